@@ -1,0 +1,1 @@
+"""What is declared: environments, sites, and the project that holds them."""

@@ -1,0 +1,298 @@
+"""A site as declared in ``sites/NAME.toml``, and as it is for one user and one root."""
+
+from __future__ import annotations
+
+import datetime
+import re
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from envbuild import typed
+from envbuild.errors import InputError
+from envbuild.typed import Table
+
+_PLACEHOLDER = re.compile(r"\{[^{}]*\}|[{}]")
+# a user's name becomes part of paths: nothing that could leave its folder
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+class Determined(Table, frozen=True):
+    """A Determined workspace: its name and number."""
+
+    workspace: str
+    workspace_id: int
+
+
+class Slurm(Table, frozen=True):
+    """A Slurm cluster: the account that jobs are charged to."""
+
+    account: str
+
+
+class Personal(Table, frozen=True):
+    """A user's own folder, where credentials are kept.
+
+    Attributes:
+        folder: its path.
+        env_file: the file of variables in it, which may name a public CA bundle.
+        mode: the folder's permissions, in octal.
+    """
+
+    folder: str
+    env_file: str = ".env"
+    mode: str = "0700"
+
+
+class Fact(Table, frozen=True):
+    """Where settings come from.
+
+    Attributes:
+        keys: the settings that it speaks of.
+        source: who or what says so.
+        stated: the day on which the source was read.
+        verified: the day on which somebody looked on the site itself, if ever.
+    """
+
+    keys: tuple[str, ...]
+    source: str
+    stated: datetime.date | None = None
+    verified: datetime.date | None = None
+
+
+class Site(Table, frozen=True):
+    """A place where environments are built. Paths are absolute or relative to ``root``.
+
+    Attributes:
+        summary: one line for people.
+        extends: a site whose settings this one starts from.
+        scheduler: what runs jobs there.
+        root: the folder below which everything of the site lies; relative to the project's folder.
+        prefix: a prefix's path; ``{env}`` stands for the environment's folder name.
+        environments: the environments that the site builds, with their folder names; all of the
+            project's, under their own names, where the key is left out.
+        interpreters: where managed interpreters are installed (UV_PYTHON_INSTALL_DIR).
+        uv_cache: the site's uv cache (UV_CACHE_DIR).
+        wheelhouse: where artifacts are kept; relative to the root.
+        mounts: folders that must be mount points or folders on the site.
+        aliases: other names of the root, which must not be used.
+        temporary: folders that TMPDIR and caches may lie in; anywhere where empty.
+        glibc: the version of the site's glibc, such as ``2.28``.
+        gpu_architectures: such as ``sm_90``.
+        file_mode: permissions that every file of a prefix has at least, in octal.
+        link_mode: ``copy`` shares no file with anything; ``hardlink`` and ``clone`` use uv's cache.
+        shebang_limit: the longest ``#!`` line that the site's kernel takes, in bytes.
+        unpinned_interpreter: whether an installed CPython may stand in for the pinned one.
+        modules: environment modules that source builds load.
+        results: where runs write.
+    """
+
+    summary: str
+    root: str
+    scheduler: Literal["none", "determined", "slurm"] = "none"
+    extends: str | None = None
+    prefix: str = "{env}"
+    environments: dict[str, str] | None = None
+    interpreters: str = ".envbuild/interpreters"
+    uv_cache: str | None = None
+    wheelhouse: str | None = None
+    mounts: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    temporary: tuple[str, ...] = ()
+    glibc: str | None = None
+    gpu_architectures: tuple[str, ...] = ()
+    file_mode: str = "0644"
+    link_mode: Literal["copy", "hardlink", "clone"] = "copy"
+    shebang_limit: int = 127
+    unpinned_interpreter: bool = False
+    modules: tuple[str, ...] = ()
+    results: str | None = None
+    personal: Personal | None = None
+    determined: Determined | None = None
+    slurm: Slurm | None = None
+    facts: tuple[Fact, ...] = ()
+
+
+def load(path: Path, known: dict[str, Path]) -> Site:
+    """Read a site's file, over the site that it extends.
+
+    Args:
+        path: the file.
+        known: the project's sites by name, for ``extends``.
+
+    Raises:
+        InputError: the file, the key, what is wrong and what was expected.
+    """
+    site = typed.convert(_document(path, known, ()), Site, path)
+    modes = {"file-mode": site.file_mode}
+    if site.personal is not None:
+        modes["personal.mode"] = site.personal.mode
+    for key, mode in modes.items():
+        if re.fullmatch(r"0[0-7]{3}", mode) is None:
+            raise InputError(
+                f"{key}: not a mode", where=path, expected="four octal digits", found=repr(mode)
+            )
+    if site.glibc is not None and re.fullmatch(r"2\.[0-9]+", site.glibc) is None:
+        raise InputError("glibc: not a version", where=path, expected="2.N", found=repr(site.glibc))
+    settings = {field.encode_name for field in msgspec.structs.fields(Site)}
+    for index, fact in enumerate(site.facts):
+        for key in fact.keys:
+            if key.partition(".")[0] not in settings:
+                raise InputError(f"facts[{index}].keys: {key} is no setting of a site", where=path)
+    return site
+
+
+def _document(path: Path, known: dict[str, Path], seen: tuple[str, ...]) -> dict[str, object]:
+    document = typed.parse(typed.read(path, "site"), path)
+    extends = document.get("extends")
+    if extends is None:
+        return document
+    if not isinstance(extends, str) or extends not in known:
+        raise InputError(
+            "extends: no such site",
+            where=path,
+            expected="one of " + ", ".join(sorted(known)),
+            found=repr(extends),
+        )
+    if extends in seen:
+        raise InputError(f"extends: goes round in a circle: {' -> '.join(seen)}", where=path)
+    return _document(known[extends], known, (*seen, extends)) | document
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """A site as it is for one user, at its own root or rehearsed below another one.
+
+    Attributes:
+        name: the site's name.
+        site: what its file says.
+        root: absolute.
+        registered_root: the root that the file names, absolute.
+        user: who stands for ``{user}``.
+        rehearsal: whether ``root`` was given in place of the registered one.
+        folders: environment to folder name, for all that the site builds.
+    """
+
+    name: str
+    site: Site
+    root: Path
+    registered_root: Path
+    user: str
+    rehearsal: bool
+    folders: dict[str, str]
+
+    def path(self, text: str) -> Path:
+        """Return a path of the site's file as it is for this user and root.
+
+        What lies below the registered root lies below the root of a rehearsal; what lies outside
+        it stays where it is.
+        """
+        path = self.registered_root / text.replace("{user}", self.user)
+        if self.rehearsal and path.is_relative_to(self.registered_root):
+            return self.root / path.relative_to(self.registered_root)
+        return path
+
+    def prefix(self, environment: str) -> Path:
+        """Return the final path of an environment's prefix.
+
+        Raises:
+            InputError: the site does not build that environment.
+        """
+        folder = self.folders.get(environment)
+        if folder is None:
+            raise InputError(
+                f"site {self.name} does not build {environment}",
+                expected="one of " + ", ".join(sorted(self.folders)),
+                mend=f"add {environment} to [environments] of the site's file",
+            )
+        return self.path(self.site.prefix.replace("{env}", folder))
+
+    @property
+    def bookkeeping(self) -> Path:
+        """The folder of locks, journals, receipts and derived files: ``ROOT/.envbuild``."""
+        return self.root / ".envbuild"
+
+    @property
+    def interpreters(self) -> Path:
+        """The folder of managed interpreters."""
+        return self.path(self.site.interpreters)
+
+
+def layout(
+    name: str,
+    site: Site,
+    *,
+    project: Path,
+    environments: list[str],
+    user: str,
+    root: Path | None = None,
+) -> Layout:
+    """Work out a site's folders.
+
+    Args:
+        name: the site's name.
+        site: what its file says.
+        project: the project's folder, which a relative ``root`` starts from.
+        environments: the project's environments.
+        user: who stands for ``{user}``.
+        root: another root, for a rehearsal.
+
+    Raises:
+        InputError: a placeholder other than ``{user}`` and ``{env}``, a user's name that is no
+            folder name, or an environment that the project does not have.
+    """
+    if _USER.fullmatch(user) is None:
+        raise InputError(
+            "user: not a name that a folder can have",
+            expected="letters, digits, '.', '_' and '-'",
+            found=repr(user),
+            mend="give it with --user or ENVBUILD_USER",
+        )
+    where = f"sites/{name}.toml"
+    for key, text in _paths(site).items():
+        allowed = {"{user}", "{env}"} if key == "prefix" else {"{user}"}
+        for placeholder in _PLACEHOLDER.findall(text):
+            if placeholder not in allowed:
+                raise InputError(
+                    f"{key}: unknown placeholder {placeholder}",
+                    where=where,
+                    expected=" or ".join(sorted(allowed)),
+                )
+    folders = site.environments if site.environments is not None else {e: e for e in environments}
+    for environment, folder in folders.items():
+        if environment not in environments:
+            raise InputError(
+                f"environments.{environment}: no such environment",
+                where=where,
+                expected="one of " + ", ".join(environments),
+            )
+        if not folder or folder in {".", ".."} or "/" in folder or _PLACEHOLDER.search(folder):
+            raise InputError(
+                f"environments.{environment}: not a folder name", where=where, found=repr(folder)
+            )
+    registered = (project / site.root.replace("{user}", user)).absolute()
+    return Layout(
+        name=name,
+        site=site,
+        root=registered if root is None else root.absolute(),
+        registered_root=registered,
+        user=user,
+        rehearsal=root is not None and root.absolute() != registered,
+        folders=dict(folders),
+    )
+
+
+def _paths(site: Site) -> dict[str, str]:
+    """Return every path of a site's file by its key."""
+    lists = {"mounts": site.mounts, "aliases": site.aliases, "temporary": site.temporary}
+    paths = {
+        "root": site.root,
+        "prefix": site.prefix,
+        "interpreters": site.interpreters,
+        "uv-cache": site.uv_cache,
+        "wheelhouse": site.wheelhouse,
+        "results": site.results,
+        "personal.folder": site.personal.folder if site.personal is not None else None,
+        **{f"{key}[{i}]": path for key, paths in lists.items() for i, path in enumerate(paths)},
+    }
+    return {key: path for key, path in paths.items() if path is not None}

@@ -1,0 +1,120 @@
+"""What commands share: arguments, completion, and how results are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from envbuild.catalog.project import Project, find
+
+_WIDTH = 100
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def project(ctx: click.Context) -> Project:
+    """Return the project that the command is about.
+
+    Raises:
+        InputError: there is none here.
+    """
+    given = ctx.obj if isinstance(ctx.obj, Path) else None
+    return find((given or Path.cwd()).resolve())
+
+
+def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    def complete(
+        ctx: click.Context, _parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        root = ctx.find_root().params.get("project")
+        here = find((root or Path.cwd()).resolve())
+        names = here.environment_names if kind == "environment" else list(here.site_files)
+        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+    return complete
+
+
+def environments(function: Function) -> Function:
+    """Add the argument ``ENV…``."""
+    argument = click.argument(
+        "names", metavar="[ENV]...", nargs=-1, shell_complete=_complete("environment")
+    )
+    return argument(function)
+
+
+def site(function: Function) -> Function:
+    """Add ``--site``, ``--root`` and ``--user``."""
+    options = (
+        click.option(
+            "--site",
+            "site_name",
+            default="local",
+            show_default=True,
+            envvar="ENVBUILD_SITE",
+            shell_complete=_complete("site"),
+            help="A site's name, or the file of one.",
+        ),
+        click.option(
+            "--root",
+            type=click.Path(path_type=Path, file_okay=False),
+            help="Rehearse the site below this folder instead of its own root.",
+        ),
+        click.option("--user", envvar="ENVBUILD_USER", help="Who stands for {user} in paths."),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def wheelhouse(function: Function) -> Function:
+    """Add ``--wheelhouse``."""
+    option = click.option(
+        "--wheelhouse",
+        "wheelhouse_folder",
+        type=click.Path(path_type=Path, file_okay=False),
+        envvar="ENVBUILD_WHEELHOUSE",
+        help="Folder of artifacts; the site's, or wheelhouse/ of the project, by default.",
+    )
+    return option(function)
+
+
+def as_json(function: Function) -> Function:
+    """Add ``--json``."""
+    option = click.option("--json", "json_output", is_flag=True, help="Report as JSON.")
+    return option(function)
+
+
+def print_json(kind: str, content: dict[str, Any]) -> None:
+    """Print a report for machines: one object with the name and version of its schema."""
+    click.echo(json.dumps({"schema": f"envbuild.{kind}/1", **content}, indent=2, sort_keys=True))
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of at most 100 columns; cells that do not fit are folded."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    width = shutil.get_terminal_size((_WIDTH, 24)).columns
+    console = Console(highlight=False, width=min(_WIDTH, width))
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(table)
+
+
+def size(count: float) -> str:
+    """Write a number of bytes for people, in decimal units."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

@@ -1,0 +1,217 @@
+"""``envbuild lock``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import msgspec
+
+from envbuild import findings as printer
+from envbuild import progress
+from envbuild.catalog.project import Project
+from envbuild.cli import common
+from envbuild.errors import CheckFailedError, InputError
+from envbuild.findings import Finding
+
+ALL = "*"
+
+
+@click.command(epilog="Without ENV, all environments are locked.")
+@common.environments
+@click.option(
+    "--upgrade",
+    "-U",
+    multiple=True,
+    is_flag=False,
+    flag_value=ALL,
+    metavar="[PACKAGE]",
+    help="Resolve as of today; with PACKAGE, let only that package be newer. Repeatable.",
+)
+@click.option("--exclude-newer", metavar="INSTANT", help="Resolve as of this instant (UTC, ...Z).")
+@click.option("--check", is_flag=True, help="Only say whether the locks are what is declared.")
+@click.option("--resolve", is_flag=True, help="With --check: resolve again, compare the bytes.")
+@click.option("--index", "ask_index", is_flag=True, help="With --check: ask for every file.")
+@common.wheelhouse
+@common.as_json
+@click.pass_context
+def command(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    upgrade: tuple[str, ...],
+    exclude_newer: str | None,
+    *,
+    check: bool,
+    resolve: bool,
+    ask_index: bool,
+    wheelhouse_folder: Path | None,
+    json_output: bool,
+) -> None:
+    """Resolve environments into locks, or check locks for drift."""
+    project = common.project(ctx)
+    if (resolve or ask_index) and not check:
+        raise click.UsageError("--resolve and --index go with --check")
+    if check:
+        if upgrade or exclude_newer:
+            raise click.UsageError("--check changes nothing: no --upgrade, no --exclude-newer")
+        _check(
+            project,
+            project.select(names),
+            resolve=resolve,
+            ask_index=ask_index,
+            wheelhouse=wheelhouse_folder or project.wheelhouse,
+            json_output=json_output,
+        )
+        return
+    _update(
+        project,
+        names,
+        upgrade,
+        exclude_newer,
+        wheelhouse=wheelhouse_folder or project.wheelhouse,
+        json_output=json_output,
+    )
+
+
+def _check(
+    project: Project,
+    names: list[str],
+    *,
+    resolve: bool,
+    ask_index: bool,
+    wheelhouse: Path,
+    json_output: bool,
+) -> None:
+    from envbuild.lock import drift
+
+    locks, found = drift.check(project, names)
+    if resolve:
+        from envbuild.prefix.supply import Supply
+
+        supply = Supply.online(wheelhouse)
+        with progress.bar("resolving again", len(locks), unit="locks") as advance:
+            found += drift.check_resolution(
+                project,
+                locks,
+                indexes=supply.index_urls,
+                builder=supply.build_for_lock,
+                advance=advance,
+            )
+    if ask_index:
+        from envbuild.prefix.supply import Supply
+
+        total = len({artifact for lock in locks.values() for artifact in lock.files()})
+        with progress.bar("asking the index", total, unit="files") as advance:
+            found += drift.check_index(locks, Supply.online(wheelhouse).index, advance=advance)
+    levels = ["declared", *(["resolve"] if resolve else []), *(["index"] if ask_index else [])]
+    _report(names, found, levels, json_output=json_output)
+
+
+def _report(
+    names: list[str], found: list[Finding], levels: list[str], *, json_output: bool
+) -> None:
+    failed = printer.failed(found)
+    if json_output:
+        common.print_json(
+            "lock-check",
+            {
+                "environments": names,
+                "levels": levels,
+                "drift": failed,
+                "findings": printer.document(found),
+            },
+        )
+    elif found:
+        click.echo(printer.text(found))
+    else:
+        click.echo(f"{len(names)} locks: no drift ({', '.join(levels)})")
+    if failed:
+        drifted = len({finding.where for finding in found if finding.severity == "error"})
+        raise CheckFailedError(f"drift in {drifted} of {len(names)} environments")
+
+
+def _update(
+    project: Project,
+    names: tuple[str, ...],
+    upgrade: tuple[str, ...],
+    exclude_newer: str | None,
+    *,
+    wheelhouse: Path,
+    json_output: bool,
+) -> None:
+    from envbuild.lock import lockfile
+    from envbuild.lock.update import Times, update
+    from envbuild.prefix.supply import Supply
+
+    if exclude_newer is not None:
+        if upgrade:
+            raise click.UsageError("--upgrade and --exclude-newer exclude each other")
+        try:
+            lockfile.instant(exclude_newer)
+        except ValueError as error:
+            raise InputError(
+                "--exclude-newer: not an instant",
+                expected="UTC, such as 2026-11-30T00:00:00Z",
+                found=exclude_newer,
+            ) from error
+    everything, packages, more = _read_upgrade(project, upgrade)
+    selected = project.select((*names, *more))
+    supply = Supply.online(wheelhouse)
+    with progress.bar("locking", len(selected), unit="environments") as advance:
+        changes = update(
+            project,
+            selected,
+            times=Times(exclude_newer, everything, packages),
+            indexes=supply.index_urls,
+            builder=supply.build_for_lock,
+            advance=advance,
+        )
+    if json_output:
+        common.print_json("lock", {"changes": msgspec.to_builtins(changes)})
+        return
+    common.print_table(
+        ("environment", "lock", "packages", "size", "added", "removed", "changed", "as of"),
+        [
+            (
+                change.environment,
+                change.state,
+                str(change.packages),
+                common.size(change.size),
+                *(str(len(n)) for n in (change.added, change.removed, change.changed)),
+                change.exclude_newer.removesuffix("T00:00:00Z"),
+            )
+            for change in changes
+        ],
+    )
+    for change in changes:
+        if change.state == "changed":
+            for sign, packages in (
+                ("+", change.added),
+                ("-", change.removed),
+                ("~", change.changed),
+            ):
+                for package in packages:
+                    click.echo(f"{change.environment}: {sign} {package}")
+    derived = {
+        name
+        for name in project.environment_names
+        if name not in selected and project.environment(name).base in selected
+    }
+    for name in sorted(derived):
+        click.echo(f"{name} stands on one of these: run `envbuild lock {name}` too", err=True)
+
+
+def _read_upgrade(
+    project: Project, values: tuple[str, ...]
+) -> tuple[bool, tuple[str, ...], list[str]]:
+    """Tell packages from environments: ``--upgrade core`` means the environment.
+
+    Returns:
+        Whether everything is upgraded, the packages, and environments found among the values.
+    """
+    known = set(project.environment_names)
+    environments = [value for value in values if value in known]
+    packages = tuple(
+        value.lower().replace("_", "-") for value in values if value != ALL and value not in known
+    )
+    return bool(values) and not packages, packages, environments

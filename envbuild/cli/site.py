@@ -1,0 +1,40 @@
+"""``envbuild site``."""
+
+from __future__ import annotations
+
+import click
+
+from envbuild.cli import common
+
+
+@click.group()
+def command() -> None:
+    """Show what is known of a site."""
+
+
+@command.command()
+@click.argument("names", metavar="[SITE]...", nargs=-1)
+@click.option("--user", envvar="ENVBUILD_USER", help="Who stands for {user} in paths.")
+@common.as_json
+@click.pass_context
+def show(
+    ctx: click.Context, *, names: tuple[str, ...], user: str | None, json_output: bool
+) -> None:
+    """Print a site's settings: each with its source and the day it was verified."""
+    from envbuild.catalog import facts
+
+    project = common.project(ctx)
+    layouts = [project.layout(name, user=user) for name in names or project.site_files]
+    if json_output:
+        common.print_json(
+            "site",
+            {"sites": [facts.document(layout) for layout in layouts]},
+        )
+        return
+    for layout in layouts:
+        click.secho(f"{layout.name}: {layout.site.summary}", bold=True)
+        common.print_table(
+            ("setting", "value", "source", "verified on the site"),
+            [(s.key, s.value, s.source, s.verified) for s in facts.settings(layout)],
+        )
+        click.echo()

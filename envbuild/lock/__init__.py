@@ -1,0 +1,1 @@
+"""Locks: what they say, how they are made, and how they drift."""

@@ -1,0 +1,327 @@
+"""Whether locks are still what the environments declare, in levels from quick to thorough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol
+
+from envbuild import typed, uvtool
+from envbuild.artifacts import Artifact
+from envbuild.catalog.project import Project
+from envbuild.errors import EnvbuildError, InputError
+from envbuild.findings import Finding
+from envbuild.lock import interpreters, lockfile
+from envbuild.lock.lockfile import Lock, difference
+from envbuild.lock.specification import Specification, specify
+
+if TYPE_CHECKING:
+    from envbuild.lock.update import Builder
+
+# The codes, each with what it means; docs/drift.md explains them.
+MISSING = "D001"
+UNREADABLE = "D002"
+SPECIFICATION = "D003"
+BASE = "D004"
+INTERPRETER = "D005"
+RESOLVER = "D006"
+ORPHAN = "D007"
+RESOLUTION = "D008"
+INDEX = "D009"
+
+
+class Offered(Protocol):
+    """What an index says of a file."""
+
+    @property
+    def yanked(self) -> str | None:
+        """The reason for which it was yanked, perhaps empty; None if it was not."""
+
+
+class Source(Protocol):
+    """An index that can be asked for a file."""
+
+    def locate(self, artifact: Artifact) -> Offered:
+        """Return the file of that name and hash, or raise."""
+
+
+def check(project: Project, names: Sequence[str]) -> tuple[dict[str, Lock], list[Finding]]:
+    """Compare locks with the environments' files; milliseconds, no network, no resolver.
+
+    Args:
+        project: the project.
+        names: the environments to check.
+
+    Returns:
+        The locks that could be read, and the findings.
+
+    Raises:
+        InputError: an environment's own file is wrong.
+    """
+    locks: dict[str, Lock] = {}
+    findings: list[Finding] = []
+    pins = interpreters.read(project.interpreters_file)
+    read: dict[str, Lock | Finding] = {}
+
+    def lock_of(name: str) -> Lock | Finding:
+        if name not in read:
+            read[name] = _read(project, name)
+        return read[name]
+
+    for name in names:
+        environment = project.environment(name)
+        if environment.python not in pins:
+            findings.append(
+                Finding(
+                    INTERPRETER,
+                    "error",
+                    "locks/interpreters.toml",
+                    f"Python {environment.python} of {name} has no pin",
+                    mend="run `envbuild lock`",
+                )
+            )
+        lock = lock_of(name)
+        if isinstance(lock, Finding):
+            findings.append(lock)
+            continue
+        locks[name] = lock
+        base_sha256 = None
+        if environment.base is not None:
+            base = lock_of(environment.base)
+            if isinstance(base, Finding):
+                findings.append(base)
+                continue
+            base_sha256 = base.packages_sha256
+            findings += _base_drift(lock, base)
+        findings += _specification_drift(lock, specify(environment, base_sha256=base_sha256))
+        if lock.resolver != uvtool.resolver():
+            findings.append(
+                Finding(
+                    RESOLVER,
+                    "warning",
+                    _where(name),
+                    "made by another resolver than the one that envbuild pins",
+                    expected=uvtool.resolver(),
+                    found=lock.resolver,
+                    mend=f"run `envbuild lock {name}`",
+                )
+            )
+    if set(names) == set(project.environment_names):
+        findings += _orphans(project)
+    return locks, findings
+
+
+def check_resolution(
+    project: Project,
+    locks: Mapping[str, Lock],
+    *,
+    indexes: Sequence[str],
+    builder: Builder,
+    advance: Callable[[int], None] = lambda _done: None,
+) -> list[Finding]:
+    """Resolve again at the recorded instants: the same bytes must come out.
+
+    Args:
+        project: the project.
+        locks: the locks, as `check` read them.
+        indexes: index URLs, the default one last.
+        builder: builds pure-Python sdists that the locks do not pin yet.
+        advance: called with 1 after each lock.
+    """
+    # what resolving imports takes longer than the whole of `check`
+    from envbuild.lock.update import Times, relock
+
+    def one(name: str) -> list[Finding]:
+        lock = locks[name]
+        mend = f"run `envbuild lock {name}`"
+        try:
+            again = relock(
+                project, name, project.environment(name), lock, Times(), indexes, builder
+            )
+        except EnvbuildError as error:
+            return [Finding(RESOLUTION, "error", _where(name), str(error), mend=mend)]
+        finally:
+            advance(1)
+        return [
+            Finding(RESOLUTION, "error", _where(name), f"resolved anew: {what}", mend=mend)
+            for what in _differences(lock, again)
+        ]
+
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        return [finding for findings in pool.map(one, locks) for finding in findings]
+
+
+def check_index(
+    locks: Mapping[str, Lock],
+    source: Source,
+    *,
+    advance: Callable[[int], None] = lambda _done: None,
+) -> list[Finding]:
+    """Ask the index for every file: still offered, with the same hash, not yanked.
+
+    Args:
+        locks: the locks, as `check` read them.
+        source: the index.
+        advance: called with 1 after each file.
+    """
+    users: dict[Artifact, list[str]] = {}
+    for name, lock in locks.items():
+        for artifact in lock.files():
+            users.setdefault(artifact, []).append(name)
+
+    def one(item: tuple[Artifact, list[str]]) -> Finding | None:
+        artifact, names = item
+        mend = "run `envbuild lock --upgrade " + f"{artifact.project} {' '.join(names)}`"
+        where = ", ".join(_where(name) for name in names)
+        try:
+            offered = source.locate(artifact)
+        except EnvbuildError as error:
+            return Finding(INDEX, "error", where, error.what, error.expected, error.found, mend)
+        finally:
+            advance(1)
+        if offered.yanked is None:
+            return None
+        reason = f": {offered.yanked}" if offered.yanked else ""
+        return Finding(INDEX, "error", where, f"{artifact.file} was yanked{reason}", mend=mend)
+
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        return [finding for finding in pool.map(one, sorted(users.items())) if finding]
+
+
+def _where(name: str) -> str:
+    return f"locks/pylock.{name}.toml"
+
+
+def _read(project: Project, name: str) -> Lock | Finding:
+    """Read a lock, and hold it to its canonical form: one edited by hand is found."""
+    path = project.lock_file(name)
+    mend = f"run `envbuild lock {name}`"
+    if not path.exists():
+        return Finding(MISSING, "error", _where(name), f"{name} has no lock", mend=mend)
+    try:
+        data = typed.read(path, "lock")
+        lock = lockfile.parse(data, path, name)
+    except InputError as error:
+        return Finding(
+            UNREADABLE, "error", _where(name), error.what, error.expected, error.found, mend
+        )
+    if lockfile.serialize(lock) != data.replace(b"\r\n", b"\n"):
+        return Finding(
+            UNREADABLE, "error", _where(name), "not in canonical form: edited by hand", mend=mend
+        )
+    return lock
+
+
+def _specification_drift(lock: Lock, declared: Specification) -> Iterator[Finding]:
+    if lock.specification == declared:
+        return
+    for message in _in_words(lock.specification, declared):
+        yield Finding(
+            SPECIFICATION,
+            "error",
+            f"envs/{lock.environment}.toml",
+            f"{message} since the lock was made",
+            mend=f"run `envbuild lock {lock.environment}`",
+        )
+
+
+def _in_words(locked: Specification, declared: Specification) -> Iterator[str]:
+    """Say what changed between two specifications, as the person who changed it would."""
+    if locked.requires_python != declared.requires_python:
+        yield f"Python changed from {locked.requires_python} to {declared.requires_python}"
+    if locked.platform != declared.platform:
+        yield f"platform changed from {locked.platform} to {declared.platform}"
+    for word, key in (
+        ("requirement", "requirements"),
+        ("override", "overrides"),
+        ("exclude", "excludes"),
+        ("build requirements", "build_requires"),
+    ):
+        yield from _list_in_words(word, getattr(locked, key), getattr(declared, key))
+    for word, key in (("static metadata of", "static_metadata"), ("build of", "builds")):
+        before, after = getattr(locked, key), getattr(declared, key)
+        for name in sorted(before.keys() | after.keys()):
+            if name not in before:
+                yield f"{word} {name} added"
+            elif name not in after:
+                yield f"{word} {name} removed"
+            elif before[name] != after[name]:
+                yield f"{word} {name} changed"
+    if locked.base != declared.base:
+        yield f"base changed from {locked.base or 'none'} to {declared.base or 'none'}"
+    elif locked.base_sha256 != declared.base_sha256:
+        yield f"the lock of the base {declared.base} changed"
+
+
+def _list_in_words(word: str, before: Sequence[str], after: Sequence[str]) -> Iterator[str]:
+    gone, come = set(before) - set(after), set(after) - set(before)
+    for name, old in sorted((_name(text), text) for text in gone):
+        new = next((text for text in come if _name(text) == name), None)
+        if new is None:
+            yield f"{word} removed: {old}"
+        else:
+            come.discard(new)
+            yield f"{word} changed: {old} -> {new}"
+    for text in sorted(come):
+        yield f"{word} added: {text}"
+
+
+def _name(requirement: str) -> str:
+    from packaging.requirements import Requirement
+
+    return " & ".join(Requirement(part).name for part in requirement.split(" & "))
+
+
+def _base_drift(lock: Lock, base: Lock) -> Iterator[Finding]:
+    """Find packages of the base that the lock does not keep, version and hash."""
+    own = {package.name: package for package in lock.packages}
+    for package in base.packages:
+        kept = own.get(package.name)
+        if kept != package:
+            what = "is missing" if kept is None else "differs: " + difference(package, kept)
+            yield Finding(
+                BASE,
+                "error",
+                _where(lock.environment),
+                f"{package.name} {package.version} of the base {base.environment} {what}",
+                mend=f"run `envbuild lock {lock.environment}`",
+            )
+
+
+def _orphans(project: Project) -> Iterator[Finding]:
+    names = set(project.environment_names)
+    for path in sorted((project.folder / "locks").glob("pylock.*.toml")):
+        name = path.name.removeprefix("pylock.").removesuffix(".toml")
+        if name not in names:
+            yield Finding(
+                ORPHAN,
+                "error",
+                _where(name),
+                "a lock without an environment",
+                expected=f"envs/{name}.toml",
+                mend=f"remove the lock, or declare {name}",
+            )
+
+
+def _differences(lock: Lock, again: Lock) -> Iterator[str]:
+    if lockfile.serialize(lock) == lockfile.serialize(again):
+        return
+    before = {package.name: package for package in lock.packages}
+    after = {package.name: package for package in again.packages}
+    said = False
+    for name in sorted(before.keys() | after.keys()):
+        if name not in after:
+            yield f"{name} {before[name].version} is no longer needed"
+        elif name not in before:
+            yield f"{name} {after[name].version} is needed too"
+        elif before[name] != after[name]:
+            yield difference(before[name], after[name])
+        else:
+            continue
+        said = True
+    for requires in lock.build_wheels.keys() | again.build_wheels.keys():
+        if lock.build_wheels.get(requires) != again.build_wheels.get(requires):
+            yield f"build requirements {requires} differ"
+            said = True
+    if not said:
+        yield "the bytes differ"

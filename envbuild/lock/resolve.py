@@ -1,0 +1,234 @@
+"""From a specification and an instant to packages: one run of the resolver, one file a package."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+import tomli
+import tomli_w
+from packaging.pylock import Package, PackageSdist, PackageWheel, Pylock
+from packaging.tags import Tag
+from packaging.utils import canonicalize_name
+
+from envbuild import process, uvtool
+from envbuild.artifacts import Artifact
+from envbuild.errors import InputError, StepError
+from envbuild.lock import wheels
+from envbuild.lock.lockfile import Lock, LockedPackage
+from envbuild.lock.specification import Specification
+
+_NO_TIMES = "missing an upload date"
+
+
+class Request(msgspec.Struct, frozen=True):
+    """Everything that a resolution is a function of.
+
+    Attributes:
+        environment: the environment's name.
+        specification: what is asked for.
+        exclude_newer: the instant; see `envbuild.lock.lockfile.instant`.
+        exclude_newer_package: later instants for single packages.
+        lower_python: the oldest Python that must be served.
+        minor: its minor version, such as ``(3, 11)``.
+        glibc_minor: the minor version of the oldest glibc 2.
+        base: the lock that must be kept, if any.
+    """
+
+    environment: str
+    specification: Specification
+    exclude_newer: str
+    exclude_newer_package: dict[str, str]
+    lower_python: str
+    minor: tuple[int, int]
+    glibc_minor: int
+    base: Lock | None = None
+
+
+def resolve(request: Request, indexes: Sequence[str]) -> tuple[LockedPackage, ...]:
+    """Resolve an environment's packages.
+
+    Args:
+        request: what to resolve.
+        indexes: index URLs, the default one last.
+
+    Raises:
+        StepError: the resolver found no solution or could not reach the index; its words are kept.
+        InputError: a package has no file that a lock can hold.
+    """
+    specification = request.specification
+    constraints: list[str] = []
+    if request.base is not None:
+        constraints = [f"{package.name}=={package.version}" for package in request.base.packages]
+    document = _compile(
+        request,
+        specification.requirements,
+        indexes,
+        constraints=constraints,
+        doing=f"resolving {request.environment}",
+    )
+    tag_ranks = wheels.ranks(request.minor, request.glibc_minor)
+    packages = [
+        _lock_package(package, tag_ranks, request.environment) for package in document.packages
+    ]
+    if request.base is not None:
+        packages = _keep_base(packages, request.base, request.environment)
+    return tuple(sorted(packages, key=lambda package: package.name))
+
+
+def resolve_build_requires(
+    request: Request, requires: str, indexes: Sequence[str]
+) -> tuple[Artifact, ...]:
+    """Resolve one set of build requirements; see `specification.requirement_set`.
+
+    Raises:
+        StepError: as `resolve`.
+        InputError: a build requirement has no wheel.
+    """
+    doing = f"resolving build requirements of {request.environment} ({requires})"
+    bare = msgspec.structs.replace(
+        request,
+        specification=msgspec.structs.replace(
+            request.specification, overrides=(), excludes=(), static_metadata={}
+        ),
+    )
+    document = _compile(bare, requires.split(" & "), indexes, constraints=(), doing=doing)
+    tag_ranks = wheels.ranks(request.minor, request.glibc_minor)
+    packages = [
+        _lock_package(package, tag_ranks, request.environment) for package in document.packages
+    ]
+    for package in packages:
+        if package.is_sdist:
+            raise InputError(
+                f"build requirement {package.name} {package.version} has no wheel that fits",
+                where=f"envs/{request.environment}.toml",
+                mend=f"ask for a version of {package.name} that has one",
+            )
+    return tuple(sorted(package.artifact for package in packages))
+
+
+def _compile(
+    request: Request,
+    requirements: Sequence[str],
+    indexes: Sequence[str],
+    *,
+    constraints: Sequence[str],
+    doing: str,
+) -> Pylock:
+    specification = request.specification
+    import sys
+
+    with tempfile.TemporaryDirectory(prefix="envbuild-lock-") as name:
+        folder = Path(name)
+        output = folder / f"pylock.{request.environment}.toml"
+        command: list[str | Path] = [
+            uvtool.executable(),
+            *("pip", "compile", _lines(folder / "requirements.in", requirements)),
+            *("--config-file", _config(folder / "uv.toml", specification)),
+            *("--format", "pylock.toml", "--output-file", output, "--quiet", "--no-header"),
+            *("--python", sys.executable, "--python-version", request.lower_python),
+            *("--python-platform", specification.platform),
+            *("--exclude-newer", request.exclude_newer),
+        ]
+        for package, instant in sorted(request.exclude_newer_package.items()):
+            command += ["--exclude-newer-package", f"{package}={instant}"]
+        for option, lines in (
+            ("--overrides", specification.overrides),
+            ("--excludes", specification.excludes),
+            ("--constraints", constraints),
+        ):
+            if lines:
+                command += [option, _lines(folder / f"{option[2:]}.txt", lines)]
+        try:
+            process.run(command, doing=doing, env=uvtool.environment(indexes), cwd=folder)
+        except StepError as error:
+            if _NO_TIMES in (error.detail or ""):
+                error.mend = (
+                    "the index gives no upload times (PEP 700), without which nothing can be "
+                    "resolved as of an instant: configure one that does"
+                )
+            raise
+        return Pylock.from_dict(tomli.loads(output.read_text()))
+
+
+def _lines(path: Path, lines: Sequence[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+def _config(path: Path, specification: Specification) -> Path:
+    """Write the only configuration that uv reads; static metadata can be given in no other way."""
+    entries: list[Mapping[str, object]] = [
+        {"name": name, "requires-dist": list(metadata.requires_dist)}
+        | ({} if metadata.version is None else {"version": metadata.version})
+        for name, metadata in specification.static_metadata.items()
+    ]
+    path.write_text(tomli_w.dumps({"dependency-metadata": entries}))
+    return path
+
+
+def _lock_package(package: Package, tag_ranks: dict[Tag, int], environment: str) -> LockedPackage:
+    """Choose the one file of a resolved package."""
+    where = f"envs/{environment}.toml"
+    if package.version is None or package.vcs or package.directory or package.archive:
+        raise InputError(
+            f"{package.name} does not come from an index, which a lock cannot hold for every "
+            "mirror",
+            where=where,
+        )
+    by_name = {wheel.filename: wheel for wheel in package.wheels or ()}
+    chosen = wheels.choose(by_name, tag_ranks)
+    file: PackageWheel | PackageSdist
+    if chosen is not None:
+        file = by_name[chosen]
+    elif package.sdist is not None:
+        file = package.sdist
+    else:
+        raise InputError(
+            f"{package.name} {package.version} has no wheel that fits and no sdist",
+            where=where,
+            expected="a wheel for one of the platform's tags",
+            found=", ".join(sorted(by_name)) or "no file",
+        )
+    sha256 = file.hashes.get("sha256")
+    if sha256 is None or file.size is None:
+        raise InputError(
+            f"the index gives no {'size' if sha256 else 'SHA-256'} for {file.filename}",
+            where=where,
+            mend="configure an index that gives sizes and hashes (PEP 691, PEP 700)",
+        )
+    name = str(canonicalize_name(package.name))
+    return LockedPackage(
+        name=name,
+        version=str(package.version),
+        artifact=Artifact(file.filename, file.size, sha256, name),
+        marker=None if package.marker is None else str(package.marker),
+    )
+
+
+def _keep_base(
+    packages: Sequence[LockedPackage], base: Lock, environment: str
+) -> list[LockedPackage]:
+    """Take the base's own files for the base's packages; files may have been added since."""
+    kept = {package.name: package for package in base.packages}
+    for name in sorted(set(kept) - {package.name for package in packages}):
+        raise InputError(
+            f"{name} {kept[name].version} of the base {base.environment} would be dropped",
+            where=f"envs/{environment}.toml",
+            expected="every package of the base",
+            mend="remove the override or exclude that drops it",
+        )
+    result = []
+    for package in packages:
+        of_base = kept.get(package.name)
+        if of_base is not None and of_base.version != package.version:
+            raise InputError(
+                f"{package.name} would differ from the base {base.environment}",
+                where=f"envs/{environment}.toml",
+                expected=of_base.version,
+                found=package.version,
+            )
+        result.append(of_base or package)
+    return result

@@ -1,0 +1,1 @@
+"""Prefixes: environments built at their final path on a site."""

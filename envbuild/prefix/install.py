@@ -1,0 +1,329 @@
+"""Installing a lock at a prefix's final path: an empty environment, the wheels, the projects."""
+
+from __future__ import annotations
+
+import email.parser
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from envbuild import durable, process, uvtool
+from envbuild.catalog.environment import Editable
+from envbuild.errors import CheckFailedError, PreflightError, StepError
+from envbuild.lock import lockfile
+from envbuild.lock.lockfile import Lock, LockedPackage
+from envbuild.prefix.interpreter import Interpreter
+from envbuild.prefix.receipt import Distribution
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """How files get into a prefix.
+
+    Attributes:
+        link_mode: ``copy``, ``hardlink`` or ``clone``.
+        uv_cache: the uv cache that the latter two link from; the caller's own where None.
+        bookkeeping: the site's folder for derived files, on the prefix's file system.
+        temporary: the TMPDIR of programs; the caller's own where None.
+    """
+
+    link_mode: str
+    uv_cache: Path | None
+    bookkeeping: Path
+    temporary: Path | None
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of uv here: offline, and nothing of the caller's."""
+        extra = {} if self.temporary is None else {"TMPDIR": str(self.temporary)}
+        return uvtool.environment(extra=extra)
+
+    @contextmanager
+    def cache(self) -> Iterator[list[str | Path]]:
+        """Yield uv's options for where wheels are unpacked and how files get from there.
+
+        To copy, wheels are unpacked into a cache of this run alone beside the prefix, hard-linked
+        from there, and the cache is removed: every file comes from a verified wheel, none is
+        shared, and each is written once. uv's own way to copy reads from a cache that outlives
+        the run, whose unpacked files it never checks again.
+        """
+        if self.link_mode != "copy":
+            options: list[str | Path] = ["--link-mode", self.link_mode]
+            yield options if self.uv_cache is None else [*options, "--cache-dir", self.uv_cache]
+            return
+        self.bookkeeping.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="unpacked-", dir=self.bookkeeping) as folder:
+            yield ["--link-mode", "hardlink", "--cache-dir", folder]
+
+
+def make_empty(prefix: Path, interpreter: Interpreter, name: str, settings: Settings) -> None:
+    """Make a virtual environment without any package.
+
+    Raises:
+        StepError: uv could not make it.
+    """
+    with tempfile.TemporaryDirectory(prefix="envbuild-venv-") as cache:
+        process.run(
+            [
+                *(uvtool.executable(), "venv", "--python", interpreter.path, "--prompt", name),
+                *("--no-config", "--no-project", "--cache-dir", cache, prefix),
+            ],
+            doing=f"making the environment {name}",
+            env=settings.environment(),
+        )
+
+
+def derived_lock(lock: Lock, wheelhouse: Path) -> bytes:
+    """Write the pylock that uv installs from: the wheelhouse's real paths, built wheels for sdists.
+
+    Args:
+        lock: what to install.
+        wheelhouse: the folder that holds its files.
+    """
+    lines = [
+        f'lock-version = "{lockfile.LOCK_VERSION}"',
+        'created-by = "envbuild"',
+        f"requires-python = {json.dumps(lock.specification.requires_python)}",
+    ]
+    for package in lock.installable():
+        artifact = package.artifact
+        lines += [
+            "",
+            "[[packages]]",
+            f"name = {json.dumps(package.name)}",
+            f"version = {json.dumps(package.version)}",
+            *([] if package.marker is None else [f"marker = {json.dumps(package.marker)}"]),
+            f"wheels = [{{ path = {json.dumps(str(wheelhouse / artifact.file))}, "
+            f'size = {artifact.size}, hashes = {{ sha256 = "{artifact.sha256}" }} }}]',
+        ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def install(prefix: Path, lock: Lock, wheelhouse: Path, settings: Settings) -> None:
+    """Install a lock's wheels into an empty environment, offline, and compile byte code.
+
+    Args:
+        prefix: the environment, at its final path.
+        lock: what to install.
+        wheelhouse: where its files are, already verified; uv verifies each again.
+        settings: how.
+
+    Raises:
+        StepError: uv could not install them.
+    """
+    derived = settings.bookkeeping / "locks" / f"pylock.{lock.environment}.toml"
+    derived.parent.mkdir(parents=True, exist_ok=True)
+    durable.write(derived, derived_lock(lock, wheelhouse))
+    with settings.cache() as options:
+        process.run(
+            [
+                *(uvtool.executable(), "pip", "sync", "--python", prefix / "bin" / "python"),
+                *("--offline", "--no-config", "--compile-bytecode", "--strict", *options, derived),
+            ],
+            doing=f"installing {lock.environment}",
+            env=settings.environment(),
+            mend=f"run `envbuild fetch {lock.environment}` and create it again",
+        )
+
+
+def project_folder(root: Path, editable: Editable) -> Path | None:
+    """Return the folder of an editable project; None if it is optional and not there.
+
+    Raises:
+        PreflightError: it is not there and must be.
+    """
+    folder = (root / editable.path).resolve()
+    if (folder / "pyproject.toml").is_file() or (folder / "setup.py").is_file():
+        return folder
+    if editable.optional:
+        return None
+    raise PreflightError(
+        "an editable project is not there",
+        where=folder,
+        expected="a folder with a pyproject.toml or setup.py",
+        mend="put the project there, or mark it `optional = true`",
+    )
+
+
+def install_editable(
+    prefix: Path,
+    folder: Path,
+    editable: Editable,
+    lock: Lock,
+    build_wheels: Sequence[Path],
+    root: Path,
+    settings: Settings,
+) -> Distribution:
+    """Install a project in editable form and hold it to the lock and to the root.
+
+    Args:
+        prefix: the environment.
+        folder: the project's folder.
+        editable: what the environment's file says of it.
+        lock: what is installed; it must satisfy what the project requires.
+        build_wheels: the wheels of its build requirements, already verified.
+        root: the folder that nothing may point out of.
+        settings: how.
+
+    Raises:
+        StepError: its build failed.
+        CheckFailedError: the lock lacks what it requires, or it points out of the root.
+    """
+    before = set(_dist_infos(prefix))
+    with tempfile.TemporaryDirectory(prefix="envbuild-editable-") as name:
+        work = Path(name)
+        for wheel in build_wheels:
+            (work / wheel.name).symlink_to(wheel.absolute())
+        process.run(
+            [
+                *(uvtool.executable(), "pip", "install", "--python", prefix / "bin" / "python"),
+                *("--offline", "--no-config", "--no-index", "--find-links", work, "--no-deps"),
+                *("--cache-dir", work / "cache", "--link-mode", "copy", "--compile-bytecode"),
+                *("--editable", folder),
+            ],
+            doing=f"installing {folder} in editable form",
+            env=settings.environment(),
+            mend="see what its build said; its build requirements are `requires` of [[editable]]",
+        )
+    (info,) = set(_dist_infos(prefix)) - before
+    metadata = email.parser.HeaderParser().parsestr((info / "METADATA").read_text())
+    project_name, version = str(metadata["Name"]), str(metadata["Version"])
+    _check_requires(
+        project_name, metadata.get_all("Requires-Dist", []), editable.extras, lock, prefix
+    )
+    _check_inside(info, project_name, folder, root)
+    return Distribution(project_name, version, editable=str(folder))
+
+
+def _dist_infos(prefix: Path) -> Iterator[Path]:
+    yield from prefix.glob("lib/python*/site-packages/*.dist-info")
+
+
+def _check_requires(
+    project: str, requires: Sequence[str], extras: Sequence[str], lock: Lock, prefix: Path
+) -> None:
+    """Hold the lock to what a project requires with the extras that are asked for."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    environment = marker_environment(prefix / "bin" / "python")
+    versions = {package.name: package.version for package in lock.packages}
+    missing = []
+    for text in requires:
+        requirement = Requirement(text)
+        if requirement.marker is not None and not any(
+            requirement.marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
+        ):
+            continue
+        version = versions.get(canonicalize_name(requirement.name))
+        if version is None:
+            missing.append(f"{text}: not in the lock")
+        elif not requirement.specifier.contains(version, prereleases=True):
+            missing.append(f"{text}: the lock holds {version}")
+    if missing:
+        raise CheckFailedError(
+            f"the lock of {lock.environment} lacks what {project} requires",
+            where=prefix,
+            expected="every requirement of the project in the lock",
+            found="; ".join(missing),
+            mend=f"add them to envs/{lock.environment}.toml and run "
+            f"`envbuild lock {lock.environment}`",
+        )
+
+
+def _check_inside(info: Path, project: str, folder: Path, root: Path) -> None:
+    """See that an editable install points at the project and to nothing outside the root."""
+    try:
+        direct = json.loads((info / "direct_url.json").read_text())
+        url = urlsplit(direct["url"])
+        editable = direct["dir_info"]["editable"]
+    except (OSError, ValueError, KeyError) as error:
+        raise StepError(f"{project} was not installed in editable form", where=info) from error
+    if editable is not True or Path(unquote(url.path)) != folder:
+        raise CheckFailedError(
+            f"{project} points to another project",
+            where=info / "direct_url.json",
+            expected=folder,
+            found=direct["url"],
+        )
+    for line in (info / "RECORD").read_text().splitlines():
+        file = line.partition(",")[0]
+        if not file.endswith(".pth"):
+            continue
+        for entry in (info.parent / file).read_text().splitlines():
+            outside = entry.startswith("/") and not Path(entry).resolve().is_relative_to(root)
+            if outside:
+                raise CheckFailedError(
+                    f"{project} adds a folder outside the root to the path",
+                    where=info.parent / file,
+                    expected=f"folders in {root}",
+                    found=entry,
+                )
+
+
+def marker_environment(python: Path) -> dict[str, str]:
+    """Return the values that markers are evaluated with (PEP 508), as an interpreter has them.
+
+    Raises:
+        StepError: it does not run.
+    """
+    code = (
+        "import json, os, platform, sys; print(json.dumps({"
+        "'implementation_name': sys.implementation.name,"
+        "'implementation_version': platform.python_version(),"
+        "'os_name': os.name, 'platform_machine': platform.machine(),"
+        "'platform_release': platform.release(), 'platform_system': platform.system(),"
+        "'platform_version': platform.version(),"
+        "'python_full_version': platform.python_version(),"
+        "'platform_python_implementation': platform.python_implementation(),"
+        "'python_version': '.'.join(platform.python_version_tuple()[:2]),"
+        "'sys_platform': sys.platform}))"
+    )
+    answer = process.run([python, "-I", "-c", code], doing=f"asking {python}")
+    return msgspec.json.decode(answer.stdout, type=dict[str, str])
+
+
+def distributions(
+    prefix: Path, lock: Lock, environment: Mapping[str, str]
+) -> tuple[Distribution, ...]:
+    """Compare what is installed with the lock, and list it with the wheels it came from.
+
+    Args:
+        prefix: the environment.
+        lock: what must be installed.
+        environment: the interpreter's `marker_environment`.
+
+    Raises:
+        CheckFailedError: something is missing or was added.
+    """
+    from packaging.markers import Marker
+    from packaging.utils import canonicalize_name, canonicalize_version
+
+    expected: dict[tuple[str, str], LockedPackage] = {}
+    for package in lock.installable():
+        if package.marker is None or Marker(package.marker).evaluate(dict(environment)):
+            key = (package.name, canonicalize_version(package.version))
+            expected[key] = package
+    found = set()
+    for info in _dist_infos(prefix):
+        name, _, version = info.name.removesuffix(".dist-info").rpartition("-")
+        found.add((str(canonicalize_name(name)), canonicalize_version(version.replace("_", "+"))))
+    if found != set(expected):
+        raise CheckFailedError(
+            f"what is installed is not what the lock of {lock.environment} says",
+            where=prefix,
+            expected=_listed(set(expected) - found) or "nothing more",
+            found=_listed(found - set(expected)) or "nothing besides",
+            mend="create it again; if it happens again, its installer is at fault",
+        )
+    return tuple(
+        Distribution(one.name, one.version, one.artifact.file, one.artifact.sha256)
+        for _, one in sorted(expected.items())
+    )
+
+
+def _listed(items: set[tuple[str, str]]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(items))

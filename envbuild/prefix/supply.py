@@ -1,0 +1,171 @@
+"""Bringing together what locks name: wheels, build requirements, interpreters, built wheels."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envbuild import uvtool
+from envbuild.artifacts import Artifact
+from envbuild.artifacts.store import Fetched, Wheelhouse
+from envbuild.catalog.environment import Environment
+from envbuild.digest import CHUNK, sha256_file
+from envbuild.errors import PreflightError, StepError
+from envbuild.lock import interpreters
+from envbuild.lock.interpreters import Pin
+from envbuild.lock.lockfile import Lock, LockedPackage
+from envbuild.lock.specification import requirement_set
+
+if TYPE_CHECKING:
+    from envbuild.artifacts.index import Index, IndexLocation
+
+
+class Supply:
+    """A wheelhouse and, unless offline, the index that fills it.
+
+    Args:
+        wheelhouse: the folder.
+        offline: whether nothing may be downloaded.
+    """
+
+    def __init__(self, wheelhouse: Path, *, offline: bool) -> None:
+        self.wheelhouse = Wheelhouse(wheelhouse)
+        self._offline = offline
+
+    @classmethod
+    def online(cls, wheelhouse: Path) -> Supply:
+        """Return a supply that may download."""
+        return cls(wheelhouse.absolute(), offline=False)
+
+    @cached_property
+    def _locations(self) -> tuple[IndexLocation, ...]:
+        from envbuild.artifacts.index import configured
+
+        return configured(uvtool.executable())
+
+    @property
+    def index_urls(self) -> list[str]:
+        """The configured indexes' URLs, the default one last; they may hold passwords."""
+        return [location.url for location in self._locations]
+
+    @cached_property
+    def index(self) -> Index:
+        """The configured indexes."""
+        from envbuild.artifacts.client import Client
+        from envbuild.artifacts.index import Index
+
+        return Index(self._locations, Client())
+
+    def fetch(self, locks: Iterable[Lock]) -> Fetched:
+        """Bring everything that locks name into the wheelhouse, verified.
+
+        Raises:
+            StepError, PreflightError, InputError: as `Wheelhouse.fetch`.
+        """
+        artifacts = {artifact for lock in locks for artifact in lock.files()}
+        if not self.wheelhouse.missing(sorted(artifacts)):
+            return self.wheelhouse.fetch(sorted(artifacts), None)
+        return self.wheelhouse.fetch(sorted(artifacts), None if self._offline else self.index)
+
+    def interpreter(self, pin: Pin) -> Path:
+        """Bring a pinned interpreter's archive into the wheelhouse.
+
+        Raises:
+            StepError, PreflightError: it is not there and cannot be had.
+        """
+        artifact = Artifact(pin.file, None, pin.sha256)
+        if self.wheelhouse.missing([artifact]):
+            from envbuild.artifacts.client import Client
+            from envbuild.artifacts.index import Urls
+
+            source = None if self._offline else Urls({pin.file: interpreters.url(pin)})
+            # one try: where its host cannot be reached, something else often stands in
+            self.wheelhouse.fetch([artifact], source, client=Client(connect=5.0, tries=1))
+        return self.wheelhouse.path_of(artifact)
+
+    def build_wheels(self, lock: Lock, requires: Sequence[str]) -> list[Path]:
+        """Return the wheels of a set of build requirements."""
+        pinned = lock.build_wheels.get(requirement_set(requires), ())
+        return [self.wheelhouse.path_of(artifact) for artifact in pinned]
+
+    def build_sdists(self, lock: Lock, python: Path) -> None:
+        """Build the pure-Python sdists whose wheels are not in the wheelhouse yet.
+
+        Args:
+            lock: what names them; its files have been fetched.
+            python: the interpreter that runs their build backends.
+
+        Raises:
+            StepError: a build failed, or gave another wheel than the lock says.
+        """
+        for package in lock.packages:
+            built = lock.built.get(package.name)
+            if built is None or not self.wheelhouse.missing([built.artifact]):
+                continue
+            requires = lock.specification.builds[package.name].partition(": ")[2]
+            wheels = lock.build_wheels.get(requires, ())
+            with tempfile.TemporaryDirectory(prefix="envbuild-built-") as folder:
+                wheel = self._build(package, wheels, python, Path(folder), lock.environment)
+                if sha256_file(wheel) != built.artifact.sha256:
+                    raise StepError(
+                        f"building {package.name} {package.version} gave another wheel than the "
+                        "lock says",
+                        where=f"{lock.environment}: {package.artifact.file}",
+                        expected=f"{built.artifact.file}, SHA-256 {built.artifact.sha256}",
+                        found=f"{wheel.name}, SHA-256 {sha256_file(wheel)}",
+                        mend=f"copy {built.artifact.file} from where the lock was made into "
+                        f"{self.wheelhouse.path}, or lock again",
+                    )
+                self._take(wheel, built.artifact, package)
+
+    def build_for_lock(
+        self, environment: Environment, package: LockedPackage, wheels: tuple[Artifact, ...]
+    ) -> Artifact:
+        """Build a pure-Python sdist for the first time: the wheel's hash goes into the lock.
+
+        The wheel stays in the wheelhouse, under the name that the lock gives it.
+
+        Raises:
+            StepError: it cannot be fetched or built.
+        """
+        self.wheelhouse.fetch([package.artifact, *wheels], self.index)
+        from envbuild.prefix import interpreter
+
+        found = interpreter.find(environment.minor)
+        python = Path(found[0].path) if found else Path(sys.executable)
+        with tempfile.TemporaryDirectory(prefix="envbuild-built-") as folder:
+            wheel = self._build(package, wheels, python, Path(folder), package.name)
+            artifact = Artifact(wheel.name, wheel.stat().st_size, sha256_file(wheel), package.name)
+            self._take(wheel, artifact, package)
+        return artifact
+
+    def _build(
+        self,
+        package: LockedPackage,
+        wheels: Sequence[Artifact],
+        python: Path,
+        folder: Path,
+        environment: str,
+    ) -> Path:
+        from envbuild.sourcebuild import pure
+
+        return pure.build(
+            self.wheelhouse.path_of(package.artifact),
+            [self.wheelhouse.path_of(wheel) for wheel in wheels],
+            python=python,
+            folder=folder,
+            environment=environment,
+        )
+
+    def _take(self, wheel: Path, artifact: Artifact, package: LockedPackage) -> None:
+        with wheel.open("rb") as file:
+            chunks = iter(lambda: file.read(CHUNK), b"")
+            self.wheelhouse.add(artifact, chunks, origin=f"the build of {package.artifact.file}")
+
+    def unpacked(self, lock: Lock) -> tuple[int, int]:
+        """Return how many bytes and files a lock's wheels unpack to, byte code included."""
+        raise PreflightError("to be done")

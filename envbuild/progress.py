@@ -1,0 +1,64 @@
+"""Progress for people: bars with rates and estimates on a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+Advance = Callable[[int], None]
+
+
+def _nothing(_amount: int) -> None:
+    pass
+
+
+@contextmanager
+def bar(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[Advance]:
+    """Show a bar on stderr while the block runs, if stderr is a terminal.
+
+    Args:
+        what: what is being done, a few words.
+        total: how much there is to do, in ``unit``; None where it is not known.
+        unit: ``bytes`` (shown as MB and MB/s) or the name of the things counted.
+
+    Yields:
+        A function to call with the amount just done, from any thread.
+    """
+    if not sys.stderr.isatty():
+        yield _nothing
+        return
+    # rich takes 60 ms to import, which only a person at a terminal should pay
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    amount = (
+        (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (MofNCompleteColumn(),)
+    )
+    last = TimeRemainingColumn() if total is not None else TimeElapsedColumn()
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *amount,
+        last,
+        console=Console(stderr=True),
+        transient=True,
+    ) as display:
+        task = display.add_task(what, total=total)
+        lock = threading.Lock()
+
+        def advance(done: int) -> None:
+            with lock:
+                display.advance(task, done)
+
+        yield advance

@@ -1,0 +1,1 @@
+"""Building what no index gives as a wheel."""

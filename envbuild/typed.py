@@ -1,0 +1,142 @@
+"""TOML files read into frozen values, with errors that name the file, the key and what is near."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import msgspec.inspect
+import tomli
+
+from envbuild.errors import InputError
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# msgspec's way to name a place inside a document: "Expected `int`, got `str` - at `$.image.user`"
+_AT = re.compile(r"(?P<message>.*) - at `(?P<path>[^`]*)`", re.DOTALL)
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="kebab"):
+    """A table of a file: frozen, closed, keys in kebab case."""
+
+
+def read(path: Path, kind: str) -> bytes:
+    """Read a file that a person gave.
+
+    Args:
+        path: where it should be.
+        kind: what it is, such as "environment".
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{kind} cannot be read: {error.strerror}", where=path) from error
+
+
+def parse(data: bytes, path: Path) -> dict[str, Any]:
+    """Parse TOML 1.0; CRLF line ends are taken as LF.
+
+    Raises:
+        InputError: the bytes are not UTF-8 or not TOML.
+    """
+    try:
+        return tomli.loads(data.decode().replace("\r\n", "\n"))
+    except UnicodeDecodeError as error:
+        raise InputError(f"not UTF-8 at byte {error.start}", where=path) from error
+    except tomli.TOMLDecodeError as error:
+        raise InputError(f"not TOML: {error}", where=path) from error
+
+
+def convert(document: object, shape: type[T], path: Path, *, at: str = "") -> T:
+    """Turn a parsed document into a value of type ``shape``.
+
+    Args:
+        document: what `parse` gave, or a part of it.
+        shape: a `msgspec.Struct` type; keys that it does not have are errors.
+        path: the file, for messages.
+        at: the key of ``document`` inside the file, such as ``tool.envbuild``.
+
+    Raises:
+        InputError: an unknown key (the nearest known one is named), a missing key or a wrong type.
+    """
+    unknown = _unknown_key(document, msgspec.inspect.type_info(shape), at)
+    if unknown is not None:
+        place, known = unknown
+        near = difflib.get_close_matches(place.rpartition(".")[2], known, n=1)
+        raise InputError(
+            f"{place}: unknown key",
+            where=path,
+            expected=f"did you mean {near[0]}?" if near else "one of " + ", ".join(sorted(known)),
+        )
+    try:
+        return msgspec.convert(document, shape)
+    except msgspec.ValidationError as error:
+        raise _input_error(error, path, at) from error
+
+
+def load(path: Path, shape: type[T], kind: str) -> T:
+    """Read, parse and convert a TOML file.
+
+    Raises:
+        InputError: as `read`, `parse` and `convert`.
+    """
+    return convert(parse(read(path, kind), path), shape, path)
+
+
+def _input_error(error: msgspec.ValidationError, path: Path, at: str) -> InputError:
+    match = _AT.fullmatch(str(error))
+    message, place = (match["message"], match["path"]) if match else (str(error), "$")
+    key = (at + place.removeprefix("$")).removeprefix(".")
+    missing = re.fullmatch(r"Object missing required field `(.+)`", message)
+    if missing:
+        return InputError(f"{_join(key, missing[1])}: missing key", where=path)
+    wrong = re.fullmatch(r"Expected (.+?), got (.+)", message)
+    if wrong:
+        return InputError(
+            f"{key}: wrong type",
+            where=path,
+            expected=wrong[1].replace("`", ""),
+            found=wrong[2].replace("`", ""),
+        )
+    return InputError(f"{key}: {message}", where=path)
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+def _unknown_key(
+    document: object, shape: msgspec.inspect.Type, key: str
+) -> tuple[str, list[str]] | None:
+    """Find the first key that a shape does not know, with the keys known beside it.
+
+    msgspec reports unknown keys too, but neither their full path nor their neighbours.
+    """
+    if isinstance(shape, msgspec.inspect.UnionType):
+        structured = [one for one in shape.types if not isinstance(one, msgspec.inspect.NoneType)]
+        return _unknown_key(document, structured[0], key) if len(structured) == 1 else None
+    if isinstance(shape, msgspec.inspect.StructType) and isinstance(document, dict):
+        fields = {field.encode_name: field.type for field in shape.fields}
+        for name, value in document.items():
+            if name not in fields:
+                return _join(key, name), list(fields)
+            deeper = _unknown_key(value, fields[name], _join(key, name))
+            if deeper is not None:
+                return deeper
+    elif isinstance(shape, msgspec.inspect.DictType) and isinstance(document, dict):
+        for name, value in document.items():
+            deeper = _unknown_key(value, shape.value_type, _join(key, name))
+            if deeper is not None:
+                return deeper
+    elif isinstance(shape, msgspec.inspect.VarTupleType) and isinstance(document, list):
+        for index, value in enumerate(document):
+            deeper = _unknown_key(value, shape.item_type, f"{key}[{index}]")
+            if deeper is not None:
+                return deeper
+    return None
