@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import re
 from pathlib import Path
@@ -77,7 +78,7 @@ def convert(document: object, shape: type[T], path: Path, *, at: str = "") -> T:
     try:
         return msgspec.convert(document, shape)
     except msgspec.ValidationError as error:
-        raise _input_error(error, path, at) from error
+        raise _input_error(error, document, shape, path, at) from error
 
 
 def load(path: Path, shape: type[T], kind: str) -> T:
@@ -89,10 +90,19 @@ def load(path: Path, shape: type[T], kind: str) -> T:
     return convert(parse(read(path, kind), path), shape, path)
 
 
-def _input_error(error: msgspec.ValidationError, path: Path, at: str) -> InputError:
+def _input_error(
+    error: msgspec.ValidationError,
+    document: object,
+    shape: type[msgspec.Struct],
+    path: Path,
+    at: str,
+) -> InputError:
     match = _AT.fullmatch(str(error))
     message, place = (match["message"], match["path"]) if match else (str(error), "$")
-    key = (at + place.removeprefix("$")).removeprefix(".")
+    steps = _steps(place, document, shape)
+    key = at
+    for step in steps:
+        key = f"{key}[{step}]" if isinstance(step, int) else _join(key, step)
     missing = re.fullmatch(r"Object missing required field `(.+)`", message)
     if missing:
         return InputError(f"{_join(key, missing[1])}: missing key", where=path)
@@ -104,7 +114,78 @@ def _input_error(error: msgspec.ValidationError, path: Path, at: str) -> InputEr
             expected=wrong[1].replace("`", ""),
             found=wrong[2].replace("`", ""),
         )
+    choice = re.fullmatch(r"Invalid enum value (.+)", message)
+    kind = _kind_at(msgspec.inspect.type_info(shape), steps)
+    if choice and isinstance(kind, msgspec.inspect.LiteralType):
+        return InputError(
+            f"{key}: not a value that it can have",
+            where=path,
+            expected=" or ".join(map(str, kind.values)),
+            found=choice[1],
+        )
     return InputError(f"{key}: {message}", where=path)
+
+
+def _steps(place: str, document: object, shape: type[msgspec.Struct]) -> list[str | int]:
+    """Split msgspec's name of a place into keys and positions.
+
+    msgspec writes ``[...]`` for a key of a table of free keys, so the key is looked for: the one
+    that fails when it stands there alone.
+    """
+    steps: list[str | int] = []
+    for name, index in re.findall(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]", place):
+        if index != "...":
+            steps.append(int(index) if index else name)
+            continue
+        table = _value_at(document, steps)
+        assert isinstance(table, dict)
+        steps.append(next(k for k in table if _fails(document, steps, k, shape)))
+    return steps
+
+
+def _value_at(document: object, steps: list[str | int]) -> object:
+    for step in steps:
+        if isinstance(document, dict):
+            document = document[step]
+        elif isinstance(document, list):
+            document = document[int(step)]
+    return document
+
+
+def _fails(
+    document: object, steps: list[str | int], key: str, shape: type[msgspec.Struct]
+) -> bool:
+    """Whether a document is still wrong when a table of it is left with one key alone."""
+    alone = copy.deepcopy(document)
+    table = _value_at(alone, steps)
+    assert isinstance(table, dict)
+    value = table[key]
+    table.clear()
+    table[key] = value
+    try:
+        msgspec.convert(alone, shape)
+    except msgspec.ValidationError:
+        return True
+    return False
+
+
+def _kind_at(kind: msgspec.inspect.Type, steps: list[str | int]) -> msgspec.inspect.Type | None:
+    """Follow keys and positions into a type."""
+    for step in steps:
+        if isinstance(kind, msgspec.inspect.UnionType):
+            kind = next(k for k in kind.types if not isinstance(k, msgspec.inspect.NoneType))
+        if isinstance(kind, msgspec.inspect.StructType):
+            fields = {field.encode_name: field.type for field in kind.fields}
+            if step not in fields:
+                return None
+            kind = fields[str(step)]
+        elif isinstance(kind, msgspec.inspect.DictType):
+            kind = kind.value_type
+        elif isinstance(kind, msgspec.inspect.VarTupleType):
+            kind = kind.item_type
+        else:
+            return None
+    return kind
 
 
 def _join(key: str, name: str) -> str:

@@ -102,7 +102,7 @@ class Client:
         """
         address, user, password = split_credentials(url)
         # as bytes: requests would encode text as Latin-1, which not every password fits
-        auth = HTTPBasicAuth(user.encode(), password.encode()) if address != url else None
+        auth = HTTPBasicAuth(user.encode(), password.encode()) if user or password else None
         try:
             return self._session.get(
                 address, headers=dict(headers), auth=auth, timeout=self._timeout, stream=True

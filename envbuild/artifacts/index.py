@@ -247,7 +247,7 @@ class Index:
                 mend="try again later, or use another index",
             )
         if answer.kind in (_JSON, "application/json"):
-            listed = _read_json(answer.body, answer.url, shown)
+            listed: Iterable[_Listed] = _read_json(answer.body, answer.url, shown)
         elif answer.kind in _HTML_KINDS:
             listed = _read_html(answer.body, answer.url, shown)
         else:

@@ -9,7 +9,6 @@ import msgspec
 
 from envbuild.catalog.site import Fact, Layout, Site
 
-NEVER = "never checked on the site itself"
 _SILENT = frozenset({"summary", "facts", "extends"})
 
 
@@ -20,28 +19,29 @@ class Setting(msgspec.Struct, frozen=True):
         key: as in the file.
         value: as it is for this user.
         source: who or what says so.
-        verified: the day on which somebody looked on the site, or that nobody did.
+        verified: the day on which somebody looked on the site itself; None if nobody ever did.
     """
 
     key: str
     value: str
     source: str
-    verified: str
+    verified: str | None
 
 
 def settings(layout: Layout) -> Iterator[Setting]:
-    """Yield the settings that a site's file makes, each with its source."""
+    """Yield a site's settings, each with its source; without those that it does not have."""
     site = layout.site
     for field in msgspec.structs.fields(Site):
         value = getattr(site, field.name)
-        if field.encode_name in _SILENT or value is None or value == field.default:
+        if field.encode_name in _SILENT or value is None:
             continue
         fact = source(site, field.encode_name)
+        unstated = "envbuild's default" if value == field.default else "no source given"
         yield Setting(
             key=field.encode_name,
             value=_shown(value, layout),
-            source="no source given" if fact is None else _source(fact),
-            verified=NEVER if fact is None or fact.verified is None else fact.verified.isoformat(),
+            source=unstated if fact is None else _source(fact),
+            verified=None if fact is None or fact.verified is None else fact.verified.isoformat(),
         )
 
 

@@ -33,8 +33,15 @@ def show(
         return
     for layout in layouts:
         click.secho(f"{layout.name}: {layout.site.summary}", bold=True)
+        settings = list(facts.settings(layout))
+        sources = list(dict.fromkeys(setting.source for setting in settings))
         common.print_table(
             ("setting", "value", "source", "verified on the site"),
-            [(s.key, s.value, s.source, s.verified) for s in facts.settings(layout)],
+            [
+                (s.key, s.value, f"[{sources.index(s.source) + 1}]", s.verified or "never")
+                for s in settings
+            ],
         )
+        for number, source in enumerate(sources, start=1):
+            click.echo(f"[{number}] {source}")
         click.echo()

@@ -176,7 +176,8 @@ def check_index(
         try:
             offered = source.locate(artifact)
         except EnvbuildError as error:
-            return Finding(INDEX, "error", where, error.what, error.expected, error.found, mend)
+            what = f"{artifact.file}: {error.what}"
+            return Finding(INDEX, "error", where, what, error.expected, error.found, mend)
         finally:
             advance(1)
         if offered.yanked is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -118,7 +119,6 @@ def _compile(
     doing: str,
 ) -> Pylock:
     specification = request.specification
-    import sys
 
     with tempfile.TemporaryDirectory(prefix="envbuild-lock-") as name:
         folder = Path(name)
@@ -127,7 +127,7 @@ def _compile(
             uvtool.executable(),
             *("pip", "compile", _lines(folder / "requirements.in", requirements)),
             *("--config-file", _config(folder / "uv.toml", specification)),
-            *("--format", "pylock.toml", "--output-file", output, "--quiet", "--no-header"),
+            *("--format", "pylock.toml", "--output-file", output, "--no-header"),
             *("--python", sys.executable, "--python-version", request.lower_python),
             *("--python-platform", specification.platform),
             *("--exclude-newer", request.exclude_newer),

@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.catalog import environment
+from envbuild.errors import InputError
+from tests import projects
+
+GOOD = """\
+summary = "a toy"
+requires-python = ">=3.11.2,<3.12"
+python = "3.11.17"
+platform = "x86_64-manylinux_2_28"
+requirements = ["numpy>=2", "torch==2.7.1"]
+"""
+
+
+def load(tmp_path: Path, text: str) -> environment.Environment:
+    path = tmp_path / "toy.toml"
+    path.write_text(text)
+    return environment.load(path)
+
+
+def refusal(tmp_path: Path, text: str) -> str:
+    with pytest.raises(InputError) as caught:
+        load(tmp_path, text)
+    assert caught.value.exit_code == 2
+    return str(caught.value).replace(str(tmp_path), "envs")
+
+
+def test_reads_what_a_person_writes(tmp_path: Path) -> None:
+    toy = load(tmp_path, GOOD)
+    assert toy.minor == (3, 11)
+    assert toy.lower_python == "3.11.2"
+    assert toy.glibc_minor == 28
+    assert toy.requirements == ("numpy>=2", "torch==2.7.1")
+    assert toy.image.user == 10001
+
+
+def test_crlf_is_the_same_file(tmp_path: Path) -> None:
+    assert load(tmp_path, GOOD.replace("\n", "\r\n")) == load(tmp_path, GOOD)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "requirements",
+            "requirments",
+            "envs/toy.toml: requirments: unknown key\n  expected: did you mean requirements?",
+        ),
+        (
+            'summary = "a toy"',
+            "summary = 3",
+            "envs/toy.toml: summary: wrong type\n  expected: str\n  found: int",
+        ),
+        ('summary = "a toy"\n', "", "envs/toy.toml: summary: missing key"),
+        (
+            ">=3.11.2,<3.12",
+            ">=3.11",
+            "envs/toy.toml: requires-python: not an interval\n"
+            "  expected: an interval within one minor version, such as >=3.11.2,<3.12\n"
+            "  found: '>=3.11'",
+        ),
+        (
+            ">=3.11.2,<3.12",
+            ">=3.11,<3.13",
+            "envs/toy.toml: requires-python: covers more or less than one minor version\n"
+            "  expected: an interval within one minor version, such as >=3.11.2,<3.12\n"
+            "  found: '>=3.11,<3.13'",
+        ),
+        (
+            '"3.11.17"',
+            '"3.12.1"',
+            "envs/toy.toml: python: not a full version inside requires-python\n"
+            "  expected: MAJOR.MINOR.PATCH in >=3.11.2,<3.12\n  found: '3.12.1'",
+        ),
+        (
+            "x86_64-manylinux_2_28",
+            "linux",
+            "envs/toy.toml: platform: not a platform that envbuild locks for\n"
+            "  expected: x86_64-manylinux_2_N, N the minor version of the oldest glibc\n"
+            "  found: 'linux'",
+        ),
+        (
+            '"numpy>=2"',
+            '"numpy=>2"',
+            "envs/toy.toml: requirements[0]: not a requirement: Expected semicolon (after name "
+            "with no version specifier) or end\n"
+            "  expected: a name with version bounds (PEP 508)\n  found: 'numpy=>2'",
+        ),
+        (
+            '"numpy>=2"',
+            '"numpy @ https://example.org/numpy.whl"',
+            "envs/toy.toml: requirements[0]: names a URL, which a lock cannot hold for every "
+            "mirror\n  expected: a name with version bounds (PEP 508)\n"
+            "  found: 'numpy @ https://example.org/numpy.whl'",
+        ),
+        (
+            '["numpy>=2", "torch==2.7.1"]',
+            "[]",
+            "envs/toy.toml: requirements: empty\n  expected: at least one requirement",
+        ),
+        (
+            "requirements",
+            'excludes = ["numpy>2"]\nrequirements',
+            "envs/toy.toml: excludes[0]: more than a name\n  expected: numpy",
+        ),
+        (
+            'summary = "a toy"',
+            "summary = ",
+            "envs/toy.toml: not TOML: Invalid value (at line 1, column 11)",
+        ),
+    ],
+)
+def test_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert refusal(tmp_path, GOOD.replace(old, new)) == message
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (
+            "[image]\nusr = 3\n",
+            "envs/toy.toml: image.usr: unknown key\n  expected: did you mean user?",
+        ),
+        (
+            '[build.flash-attn]\nkind = "cdua"\n',
+            "envs/toy.toml: build.flash-attn.kind: not a value that it can have\n"
+            "  expected: cuda or pure\n  found: 'cdua'",
+        ),
+        (
+            '[[editable]]\npath = "../elsewhere"\n',
+            "envs/toy.toml: editable[0].path: leaves the site's root\n"
+            "  expected: a path relative to the site's root, without ..\n  found: ../elsewhere",
+        ),
+        (
+            "[checks]\ncommands = [[1]]\n",
+            "envs/toy.toml: checks.commands[0][0]: wrong type\n  expected: str\n  found: int",
+        ),
+        (
+            "[static-metadata.old]\nrequires-dist = []\nrequire = 1\n",
+            "envs/toy.toml: static-metadata.old.require: unknown key\n"
+            "  expected: did you mean requires-dist?",
+        ),
+    ],
+)
+def test_says_what_is_wrong_in_a_table(tmp_path: Path, table: str, message: str) -> None:
+    assert refusal(tmp_path, GOOD + table) == message
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        environment.load(tmp_path / "no.toml")
+    assert str(caught.value) == (
+        f"{tmp_path}/no.toml: environment cannot be read: No such file or directory"
+    )
+
+
+def test_a_derived_environment_inherits(tmp_path: Path) -> None:
+    derived = 'summary = "more"\nbase = "gpu"\nrequirements = ["six"]\n'
+    project = projects.project(tmp_path, {"gpu": GOOD, "more": derived}, {})
+    more = project.environment("more")
+    assert more.requirements == ("numpy>=2", "torch==2.7.1", "six")
+    assert more.python == "3.11.17"
+    assert more.base == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            'summary = "more"\nbase = "gpu"\npython = "3.11.9"\nrequirements = ["six"]\n',
+            "{folder}/envs/more.toml: python: differs from that of the base\n"
+            "  expected: 3.11.17, or leave the key out\n  found: 3.11.9",
+        ),
+        (
+            'summary = "more"\nbase = "gpus"\nrequirements = ["six"]\n',
+            "{folder}/envs/more.toml: base: no such environment\n  expected: one of gpu\n"
+            "  found: gpus",
+        ),
+        (
+            'summary = "more"\nbase = "more"\nrequirements = ["six"]\n',
+            "{folder}/envs/more.toml: base: no such environment\n  expected: one of gpu\n"
+            "  found: more",
+        ),
+    ],
+)
+def test_a_base_must_fit(tmp_path: Path, text: str, message: str) -> None:
+    project = projects.project(tmp_path, {"gpu": GOOD, "more": text}, {})
+    with pytest.raises(InputError) as caught:
+        project.environment("more")
+    assert str(caught.value) == message.format(folder=tmp_path)

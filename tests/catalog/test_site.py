@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from envbuild.catalog import facts
+from envbuild.catalog.project import Project
+from envbuild.errors import InputError
+from tests import projects
+
+SITE = """\
+summary = "a cluster"
+root = "/proj/users/{user}"
+prefix = "envs/{env}"
+temporary = ["/proj/users/{user}/caches", "/scratch"]
+
+[environments]
+toy = "toy-eval"
+"""
+
+
+def project(tmp_path: Path, **sites: str) -> Project:
+    toy = projects.environment("six")
+    return projects.project(tmp_path, {"toy": toy, "other": toy}, sites)
+
+
+def test_paths_are_those_of_the_user(tmp_path: Path) -> None:
+    layout = project(tmp_path, far=SITE).layout("far", user="ada")
+    assert layout.root == Path("/proj/users/ada")
+    assert layout.prefix("toy") == Path("/proj/users/ada/envs/toy-eval")
+    assert layout.bookkeeping == Path("/proj/users/ada/.envbuild")
+    assert not layout.rehearsal
+
+
+def test_a_rehearsal_moves_what_lies_below_the_root(tmp_path: Path) -> None:
+    layout = project(tmp_path, far=SITE).layout("far", user="ada", root=Path("/tmp/try"))
+    assert layout.rehearsal
+    assert layout.prefix("toy") == Path("/tmp/try/envs/toy-eval")
+    moved, outside = (layout.path(text) for text in layout.site.temporary)
+    assert (moved, outside) == (Path("/tmp/try/caches"), Path("/scratch"))
+
+
+def test_the_user_comes_from_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVBUILD_USER", "grace")
+    assert project(tmp_path, far=SITE).layout("far").user == "grace"
+
+
+@pytest.mark.parametrize("user", ["..", "a/b", "", "a b", "-x"])
+def test_a_user_must_be_a_folder_name(tmp_path: Path, user: str) -> None:
+    layout = project(tmp_path, far=SITE)
+    if not user:
+        assert layout.layout("far", user=user).user  # falls back to the login name
+        return
+    with pytest.raises(InputError) as caught:
+        layout.layout("far", user=user)
+    assert str(caught.value) == (
+        "user: not a name that a folder can have\n"
+        "  expected: letters, digits, '.', '_' and '-'\n"
+        f"  found: {user!r}\n  mend: give it with --user or ENVBUILD_USER"
+    )
+
+
+def test_a_site_without_environments_builds_all(tmp_path: Path) -> None:
+    layout = project(tmp_path, local=projects.LOCAL).layout("local")
+    assert layout.folders == {"other": "other", "toy": "toy"}
+    assert layout.prefix("toy") == tmp_path / ".envs" / "toy"
+
+
+def test_a_site_does_not_build_what_it_does_not_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        project(tmp_path, far=SITE).layout("far", user="ada").prefix("other")
+    assert str(caught.value) == (
+        "site far does not build other\n  expected: one of toy\n"
+        "  mend: add other to [environments] of the site's file"
+    )
+
+
+def test_extends_takes_over_what_is_not_said(tmp_path: Path) -> None:
+    mine = 'summary = "mine"\nextends = "far"\nlink-mode = "hardlink"\n'
+    layout = project(tmp_path, far=SITE, mine=mine).layout("mine", user="ada")
+    assert layout.site.link_mode == "hardlink"
+    assert layout.prefix("toy") == Path("/proj/users/ada/envs/toy-eval")
+
+
+def test_a_site_may_be_a_file_anywhere(tmp_path: Path) -> None:
+    file = tmp_path / "elsewhere.toml"
+    file.write_text('summary = "mine"\nextends = "far"\n')
+    assert project(tmp_path, far=SITE).layout(str(file), user="ada").name == "elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("temporary", "temproary", "temproary: unknown key\n  expected: did you mean temporary?"),
+        (
+            "/scratch",
+            "/scratch/{host}",
+            "temporary[1]: unknown placeholder {host}\n  expected: {user}",
+        ),
+        ("toy =", "toi =", "environments.toi: no such environment\n  expected: one of other, toy"),
+        ("toy-eval", "../toy", "environments.toy: not a folder name\n  found: '../toy'"),
+        (
+            "summary",
+            'extends = "nowhere"\nsummary',
+            "extends: no such site\n  expected: one of far\n  found: 'nowhere'",
+        ),
+        ("summary", 'extends = "far"\nsummary', "extends: goes round in a circle: far"),
+        (
+            "summary",
+            'file-mode = "644"\nsummary',
+            "file-mode: not a mode\n  expected: four octal digits\n  found: '644'",
+        ),
+        (
+            "summary",
+            'glibc = "RHEL 8"\nsummary',
+            "glibc: not a version\n  expected: 2.N\n  found: 'RHEL 8'",
+        ),
+        (
+            "[environments]",
+            '[[facts]]\nkeys = ["rooot"]\nsource = "me"\n[environments]',
+            "facts[0].keys: rooot is no setting of a site",
+        ),
+    ],
+)
+def test_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        project(tmp_path, far=SITE.replace(old, new, 1)).layout("far", user="ada")
+    where = str(caught.value).replace(f"{tmp_path}/", "")
+    assert where == f"sites/far.toml: {message}"
+
+
+def test_an_unknown_site_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        project(tmp_path, berzelius=SITE).site("berzelious")
+    assert str(caught.value) == (
+        "no site named berzelious\n  expected: did you mean berzelius?\n"
+        f"  mend: sites are the files of {tmp_path}/sites"
+    )
+
+
+def test_facts_carry_source_and_day(tmp_path: Path) -> None:
+    stated = '[[facts]]\nkeys = ["root"]\nsource = "the manual"\nstated = 2026-11-01\n'
+    seen = '[[facts]]\nkeys = ["temporary"]\nsource = "df"\nverified = 2026-11-02\n'
+    layout = project(tmp_path, far=SITE + stated + seen).layout("far", user="ada")
+    settings = {setting.key: setting for setting in facts.settings(layout)}
+    assert settings["root"] == facts.Setting(
+        "root", "/proj/users/ada", "the manual (2026-11-01)", None
+    )
+    assert settings["temporary"].verified == "2026-11-02"
+    assert settings["prefix"].source == "no source given"
+    assert settings["link-mode"].source == "envbuild's default"
+    assert "personal" not in settings

@@ -1,0 +1,234 @@
+"""Drift, level by level: each in the words of the person who caused it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from envbuild.catalog.project import Project
+from envbuild.lock import drift
+from tests import projects, wheels
+from tests.conftest import Envbuild
+from tests.servers import SimpleIndex
+
+
+@pytest.fixture
+def locked(index: SimpleIndex, tmp_path: Path, envbuild: Envbuild) -> Project:
+    """A project with one locked environment."""
+    for version in ("1.0", "1.1"):
+        wheels.make_wheel(index.folder, "alpha", version)
+        wheels.make_wheel(index.folder, "beta", version)
+    folder = tmp_path / "project"
+    project = projects.project(
+        folder, {"toy": projects.environment("alpha==1.0", "beta")}, {"local": projects.LOCAL}
+    )
+    done = envbuild("lock", "--exclude-newer", "2026-11-30T00:00:00Z", cwd=folder)
+    assert done.code == 0, done.err
+    return project
+
+
+def messages(project: Project) -> list[str]:
+    return [finding.message for finding in drift.check(project, project.environment_names)[1]]
+
+
+def test_no_drift(locked: Project, envbuild: Envbuild) -> None:
+    done = envbuild("lock", "--check", cwd=locked.folder, env={"UV_DEFAULT_INDEX": "http://x:1/"})
+    assert (done.code, done.out, done.err) == (0, "1 locks: no drift (declared)\n", "")
+
+
+def test_neither_order_nor_spelling_nor_line_ends_are_drift(locked: Project) -> None:
+    path = locked.environment_file("toy")
+    text = projects.environment("Beta", "alpha == 1.0").replace("a toy", "another summary")
+    path.write_bytes(text.replace("\n", "\r\n").encode())
+    lock = locked.lock_file("toy")
+    lock.write_bytes(lock.read_bytes().replace(b"\n", b"\r\n"))
+    assert messages(locked) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            projects.environment("alpha==1.0", "beta", "six"),
+            ["requirement added: six since the lock was made"],
+        ),
+        (projects.environment("beta"), ["requirement removed: alpha==1.0 since the lock was made"]),
+        (
+            projects.environment("alpha==1.1", "beta"),
+            ["requirement changed: alpha==1.0 -> alpha==1.1 since the lock was made"],
+        ),
+        (
+            projects.environment(
+                "alpha==1.0", "beta", extra='overrides = ["six"]\nexcludes = ["gamma"]'
+            ),
+            [
+                "override added: six since the lock was made",
+                "exclude added: gamma since the lock was made",
+            ],
+        ),
+        (
+            projects.environment(
+                "alpha==1.0", "beta", interval=f">={projects.MINOR}.1,<{projects.NEXT}"
+            ),
+            [
+                f"Python changed from >={projects.MINOR},<{projects.NEXT} to "
+                f">={projects.MINOR}.1,<{projects.NEXT} since the lock was made"
+            ],
+        ),
+        (
+            projects.environment("alpha==1.0", "beta").replace("2_28", "2_34"),
+            [
+                "platform changed from x86_64-manylinux_2_28 to x86_64-manylinux_2_34 "
+                "since the lock was made"
+            ],
+        ),
+        (
+            projects.environment(
+                "alpha==1.0",
+                "beta",
+                extra='[static-metadata.old]\nrequires-dist = []\n[build.old]\nkind = "cuda"\n'
+                '[[editable]]\npath = "."\nrequires = ["setuptools"]\n',
+            ),
+            [
+                "build requirements added: setuptools since the lock was made",
+                "static metadata of old added since the lock was made",
+                "build of old added since the lock was made",
+            ],
+        ),
+    ],
+)
+def test_what_was_declared_anew_is_told_in_words(
+    locked: Project, text: str, message: list[str]
+) -> None:
+    locked.environment_file("toy").write_text(text)
+    _, findings = drift.check(locked, ["toy"])
+    assert [finding.message for finding in findings] == message
+    assert {(finding.code, finding.severity, finding.where) for finding in findings} == {
+        ("D003", "error", "envs/toy.toml")
+    }
+    assert {finding.mend for finding in findings} == {"run `envbuild lock toy`"}
+
+
+def test_a_lock_edited_by_hand(locked: Project) -> None:
+    path = locked.lock_file("toy")
+    path.write_text(path.read_text().replace('version = "1.1"\n', 'version = "1.1"\n\n', 1))
+    assert messages(locked) == ["not in canonical form: edited by hand"]
+
+
+def test_a_lock_with_another_hash_is_refused(locked: Project) -> None:
+    path = locked.lock_file("toy")
+    path.write_text(path.read_text().replace('sha256 = "', 'sha256 = "zz', 1))
+    assert messages(locked) == ["packages[0].wheels[0].hashes.sha256: not a SHA-256"]
+
+
+def test_a_missing_lock_and_an_orphan(locked: Project) -> None:
+    locked.lock_file("toy").rename(locked.lock_file("gone"))
+    _, findings = drift.check(locked, ["toy"])
+    assert [(finding.code, finding.message) for finding in findings] == [
+        ("D001", "toy has no lock"),
+        ("D007", "a lock without an environment"),
+    ]
+
+
+def test_another_python_needs_a_pin(locked: Project) -> None:
+    text = projects.environment("alpha==1.0", "beta", python=f"{projects.MINOR}.1")
+    locked.environment_file("toy").write_text(text)
+    assert messages(locked) == [f"Python {projects.MINOR}.1 of toy has no pin"]
+
+
+def test_another_resolver_is_a_warning(locked: Project, envbuild: Envbuild) -> None:
+    path = locked.lock_file("toy")
+    path.write_text(path.read_text().replace('resolver = "uv ', 'resolver = "uv 0.0-'))
+    done = envbuild("lock", "--check", cwd=locked.folder)
+    assert done.code == 0
+    assert (
+        "locks/pylock.toy.toml: warning D006: made by another resolver than the one that "
+        "envbuild pins\n"
+    ) in done.out
+
+
+def test_the_report_for_people_and_machines(locked: Project, envbuild: Envbuild) -> None:
+    locked.environment_file("toy").write_text(projects.environment("alpha==1.0"))
+    done = envbuild("lock", "--check", cwd=locked.folder)
+    assert done.code == 1
+    assert done.out == (
+        "envs/toy.toml: error D003: requirement removed: beta since the lock was made\n"
+        "  mend: run `envbuild lock toy`\n"
+    )
+    assert done.err == "error: drift in 1 of 1 environments\n"
+    report = json.loads(envbuild("lock", "--check", "--json", cwd=locked.folder).out)
+    assert report["schema"] == "envbuild.lock-check/1"
+    assert report["drift"] is True
+    assert report["findings"] == [
+        {
+            "code": "D003",
+            "severity": "error",
+            "where": "envs/toy.toml",
+            "message": "requirement removed: beta since the lock was made",
+            "mend": "run `envbuild lock toy`",
+        }
+    ]
+
+
+def test_resolving_again_gives_the_same_bytes(locked: Project, envbuild: Envbuild) -> None:
+    cold = {"UV_CACHE_DIR": str(locked.folder / "cold")}
+    done = envbuild("lock", "--check", "--resolve", cwd=locked.folder, env=cold)
+    assert (done.code, done.out) == (0, "1 locks: no drift (declared, resolve)\n")
+
+
+def test_resolving_again_finds_what_the_index_changed(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    wheels.make_wheel(index.folder, "beta", "1.2", requires=["gamma"])
+    wheels.make_wheel(index.folder, "gamma", "1")
+    cold = {"UV_CACHE_DIR": str(locked.folder / "cold")}
+    done = envbuild("lock", "--check", "--resolve", cwd=locked.folder, env=cold)
+    assert done.code == 1
+    assert done.out == (
+        "locks/pylock.toy.toml: error D008: resolved anew: beta 1.1 -> 1.2\n"
+        "  mend: run `envbuild lock toy`\n"
+        "locks/pylock.toy.toml: error D008: resolved anew: gamma 1 is needed too\n"
+        "  mend: run `envbuild lock toy`\n"
+    )
+
+
+def test_resolving_again_finds_an_index_that_lost_everything(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    for path in index.folder.iterdir():
+        path.unlink()
+    cold = {"UV_CACHE_DIR": str(locked.folder / "cold")}
+    done = envbuild("lock", "--check", "--resolve", cwd=locked.folder, env=cold)
+    assert done.code == 1
+    assert "error D008: resolving toy failed with exit code 1" in done.out
+
+
+def test_the_index_still_offers_every_file(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder)
+    assert (done.code, done.out) == (0, "1 locks: no drift (declared, index)\n")
+
+    index.yanked["alpha-1.0-py3-none-any.whl"] = "broken metadata"
+    path = index.folder / "beta-1.1-py3-none-any.whl"
+    path.unlink()
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder)
+    assert done.code == 1
+    assert done.out.splitlines()[:2] == [
+        "locks/pylock.toy.toml: error D009: alpha-1.0-py3-none-any.whl was yanked: broken metadata",
+        "  mend: run `envbuild lock --upgrade alpha toy`",
+    ]
+    assert "beta-1.1-py3-none-any.whl: no index offers the file" in done.out
+
+
+def test_the_index_offers_other_bytes(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    wheels.make_wheel(index.folder, "beta", "1.1", files={"beta.py": "print('other')\n"})
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder)
+    assert done.code == 1
+    assert "error D009: beta-1.1-py3-none-any.whl: the index offers another file" in done.out
+    assert "expected: SHA-256 " in done.out
+    assert "found: SHA-256 " in done.out
