@@ -12,7 +12,7 @@ from tests import wheels
 
 NAME = "toybackend"
 
-_SOURCE = """\
+SOURCE = """\
 import base64, hashlib, os, pathlib, random, time, tomllib, zipfile
 
 
@@ -74,7 +74,7 @@ version = "{version}"
 
 def wheel(folder: Path) -> Path:
     """Write the backend's own wheel."""
-    return wheels.make_wheel(folder, NAME, "1", files={f"{NAME}.py": _SOURCE})
+    return wheels.make_wheel(folder, NAME, "1", files={f"{NAME}.py": SOURCE})
 
 
 def sdist(folder: Path, name: str, version: str, *, source: str = "X = 1\n") -> Path:

@@ -34,36 +34,36 @@ def run(work: Callable[[T], None], items: Iterable[T], *, jobs: int) -> None:
         OSError: likewise.
     """
     todo: queue.SimpleQueue[T] = queue.SimpleQueue()
-    ended: queue.SimpleQueue[EnvbuildError | OSError | None] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
     for item in items:
         todo.put(item)
     stop = threading.Event()
 
     def serve() -> None:
-        failure: EnvbuildError | OSError | None = None
+        # what stands if an exception comes that is a defect: the thread prints its traceback
+        outcome: Exception | None = RuntimeError("a thread ended before its work was done")
         try:
             while not stop.is_set():
                 try:
                     item = todo.get_nowait()
                 except queue.Empty:
+                    outcome = None
                     return
                 work(item)
         except (EnvbuildError, OSError) as error:
-            failure = error
+            outcome = error
         except Cancelled:
             return
         finally:
-            ended.put(failure)
+            ended.put(outcome)
 
     threads = [threading.Thread(target=serve, daemon=True) for _ in range(min(jobs, todo.qsize()))]
     try:
         for thread in threads:
             thread.start()
         for _ in threads:
-            failure = ended.get()
-            if failure is not None:
-                raise failure
+            outcome = ended.get()
+            if outcome is not None:
+                raise outcome
     finally:
         stop.set()
-    if not todo.empty():
-        raise RuntimeError("a thread ended before its work was done; see its traceback above")
