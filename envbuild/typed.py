@@ -152,9 +152,7 @@ def _value_at(document: object, steps: list[str | int]) -> object:
     return document
 
 
-def _fails(
-    document: object, steps: list[str | int], key: str, shape: type[msgspec.Struct]
-) -> bool:
+def _fails(document: object, steps: list[str | int], key: str, shape: type[msgspec.Struct]) -> bool:
     """Whether a document is still wrong when a table of it is left with one key alone."""
     alone = copy.deepcopy(document)
     table = _value_at(alone, steps)

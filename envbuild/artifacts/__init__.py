@@ -10,7 +10,7 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
 
     Attributes:
         file: its own file name, without a folder.
-        size: in bytes.
+        size: in bytes; 0 where it is not known before the file is there.
         sha256: 64 hexadecimal digits.
         project: the normalised name of the project on a package index; empty where it has none.
     """
@@ -19,3 +19,20 @@ class Artifact(msgspec.Struct, frozen=True, order=True):
     size: int
     sha256: str
     project: str = ""
+
+    @property
+    def described(self) -> str:
+        """What its bytes must be, for messages."""
+        return f"SHA-256 {self.sha256}" + (f", {self.size} bytes" if self.size else "")
+
+
+class Unpacked(msgspec.Struct, frozen=True):
+    """What a wheel takes when it is installed.
+
+    Attributes:
+        size: of its files, in bytes.
+        files: how many they are.
+    """
+
+    size: int = 0
+    files: int = 0

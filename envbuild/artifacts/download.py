@@ -69,7 +69,7 @@ def download(
     raise StepError(
         f"the connection was cut in each of {client.tries} tries",
         where=named(part.artifact),
-        expected=f"{part.artifact.size} bytes from {redact(offer.url)}",
+        expected=f"{part.artifact.size or 'all'} bytes from {redact(offer.url)}",
         found=reason,
         mend="run it again; what other files are there already stays",
     )
@@ -89,7 +89,7 @@ def _receive(
             pause(0)
             part.write(chunk)
             advance(len(chunk))
-            if part.size > part.artifact.size + _EXCESS:
+            if part.artifact.size and part.size > part.artifact.size + _EXCESS:
                 raise part.other_bytes(offer.index, f"more than {part.size} bytes")
     except urllib3.exceptions.HTTPError as error:
         return redact(str(error))

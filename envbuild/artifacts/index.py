@@ -163,8 +163,15 @@ class Index:
         hashed in any case.
 
         Raises:
-            StepError: no index offers it, or only with another hash; or as in `files`.
+            StepError: no index offers it, or only with another hash; it belongs to no project; or
+                as in `files`.
         """
+        if not artifact.project:
+            raise StepError(
+                "belongs to no project, so no index can have it",
+                where=artifact.file,
+                mend="give its URL",
+            )
         unsure: IndexFile | None = None
         other: IndexFile | None = None
         having: list[str] = []

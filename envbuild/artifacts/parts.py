@@ -10,7 +10,7 @@ import threading
 import time
 from pathlib import Path
 
-from envbuild.artifacts import Artifact
+from envbuild.artifacts import Artifact, Unpacked
 from envbuild.artifacts.parallel import Cancelled
 from envbuild.artifacts.wheel import scan
 from envbuild.errors import StepError
@@ -55,11 +55,14 @@ class Part:
         self._hash = hashlib.sha256()
         self.size = 0
 
-    def verify(self, origin: str) -> None:
+    def verify(self, origin: str) -> Unpacked:
         """Check that this is the artifact, and a wheel that may be installed if it is one.
 
         Args:
             origin: where the bytes came from, as it may be shown.
+
+        Returns:
+            What it takes when it is installed.
 
         Raises:
             StepError: it has another size or SHA-256.
@@ -67,16 +70,16 @@ class Part:
             OSError: it cannot be read.
         """
         digest = self._hash.hexdigest()
-        if (self.size, digest) != (self.artifact.size, self.artifact.sha256):
+        if digest != self.artifact.sha256 or self.artifact.size not in (0, self.size):
             raise self.other_bytes(origin, f"SHA-256 {digest}, {self.size} bytes")
-        admit(self.path, self.artifact)
+        return admit(self.path, self.artifact)
 
     def other_bytes(self, origin: str, found: str) -> StepError:
         """Make the error for bytes that are not the artifact's."""
         return StepError(
             f"other bytes than those that are locked came from {origin}",
             where=named(self.artifact),
-            expected=f"SHA-256 {self.artifact.sha256}, {self.artifact.size} bytes",
+            expected=self.artifact.described,
             found=found,
             mend="nothing was kept; compare with the published file, or use another index",
         )
@@ -184,15 +187,20 @@ def remove_stale(folder: Path) -> None:
                     Path(entry).unlink()
 
 
-def admit(path: Path, artifact: Artifact) -> None:
+def admit(path: Path, artifact: Artifact) -> Unpacked:
     """Scan a file if it is a wheel.
+
+    Returns:
+        What it takes when it is installed.
 
     Raises:
         InputError: the wheel is not admitted.
         OSError: it cannot be read.
     """
-    if artifact.file.endswith(".whl"):
-        scan(path, file=artifact.file)
+    if not artifact.file.endswith(".whl"):
+        return Unpacked()
+    contents = scan(path, file=artifact.file)
+    return Unpacked(contents.unpacked_size, len(contents.entries))
 
 
 def named(artifact: Artifact) -> str:

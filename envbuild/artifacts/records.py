@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from envbuild import durable
-from envbuild.artifacts import Artifact
+from envbuild.artifacts import Artifact, Unpacked
 from envbuild.artifacts.wheel import SCAN_VERSION
 
 log = logging.getLogger("envbuild")
@@ -30,6 +30,7 @@ class Record(msgspec.Struct, frozen=True):
         inode: its number in the file system.
         uid: its owner.
         scan: the version of the checks by which it was admitted.
+        unpacked: what it takes when it is installed.
     """
 
     sha256: str
@@ -39,6 +40,7 @@ class Record(msgspec.Struct, frozen=True):
     inode: int
     uid: int
     scan: int
+    unpacked: Unpacked
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -46,12 +48,13 @@ class _Document(msgspec.Struct, frozen=True):
     files: dict[str, Record]
 
 
-def record(artifact: Artifact, facts: os.stat_result) -> Record:
+def record(artifact: Artifact, facts: os.stat_result, unpacked: Unpacked) -> Record:
     """Return the record of a file whose content was just verified.
 
     Args:
         artifact: what it is.
         facts: what the file system said of it *before* it was read, or after its last renaming.
+        unpacked: what it takes when it is installed.
     """
     return Record(
         sha256=artifact.sha256,
@@ -61,12 +64,15 @@ def record(artifact: Artifact, facts: os.stat_result) -> Record:
         inode=facts.st_ino,
         uid=facts.st_uid,
         scan=SCAN_VERSION,
+        unpacked=unpacked,
     )
 
 
 def trusted(known: Record | None, artifact: Artifact, facts: os.stat_result) -> bool:
     """Whether a file needs no hashing: it is recorded, unchanged, and no other user's."""
-    return known == record(artifact, facts) and facts.st_uid in _trusted_users()
+    if known is None or facts.st_uid not in _trusted_users():
+        return False
+    return known == record(artifact, facts, known.unpacked)
 
 
 def load(path: Path) -> dict[str, Record]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from envbuild import progress
-from envbuild.artifacts import Artifact, parallel, records
+from envbuild.artifacts import Artifact, Unpacked, parallel, records
 from envbuild.artifacts.parts import Parts, admit, named, remove_stale
 from envbuild.digest import sha256_file
 from envbuild.errors import InputError, PreflightError, StepError
@@ -112,6 +112,16 @@ class Wheelhouse:
         self._remember(state.fresh)
         return state.missing
 
+    def unpacked(self, artifacts: Iterable[Artifact]) -> Unpacked:
+        """Return what artifacts take when they are installed, as their admission recorded it.
+
+        Args:
+            artifacts: files that are there and verified; others count as nothing.
+        """
+        known = records.load(self._records)
+        found = [known[artifact.file].unpacked for artifact in artifacts if artifact.file in known]
+        return Unpacked(sum(one.size for one in found), sum(one.files for one in found))
+
     def add(self, artifact: Artifact, chunks: Iterable[bytes], *, origin: str) -> Path:
         """Take a file in whose bytes the caller has, such as a wheel that was built.
 
@@ -134,11 +144,11 @@ class Wheelhouse:
             try:
                 for chunk in chunks:
                     part.write(chunk)
-                part.verify(origin)
+                unpacked = part.verify(origin)
                 facts = parts.keep(part, final)
             finally:
                 parts.drop(part)
-        self._remember({artifact.file: records.record(artifact, facts)})
+        self._remember({artifact.file: records.record(artifact, facts, unpacked)})
         return final
 
     def fetch(
@@ -194,8 +204,8 @@ class Wheelhouse:
                 raise InputError(
                     "two different files of one name",
                     where=named(artifact),
-                    expected=f"SHA-256 {other.sha256}, {other.size} bytes",
-                    found=f"SHA-256 {artifact.sha256}, {artifact.size} bytes",
+                    expected=other.described,
+                    found=artifact.described,
                     mend="lock again, so that both locks name the same file",
                 )
         return list(by_name.values())
@@ -222,14 +232,13 @@ class Wheelhouse:
             artifact, path, facts = item
             try:
                 digest = sha256_file(path)
-                if digest != artifact.sha256 or facts.st_size != artifact.size:
+                if digest != artifact.sha256 or artifact.size not in (0, facts.st_size):
                     damaged[artifact] = f"SHA-256 {digest}, {facts.st_size} bytes"
                     return
-                admit(path, artifact)
+                unpacked = admit(path, artifact)
             except OSError as error:
                 raise self._unreadable(path, error) from error
-            fresh[artifact.file] = records.record(artifact, facts)
-
+            fresh[artifact.file] = records.record(artifact, facts, unpacked)
             advance(artifact.size)
 
         with progress.bar("verifying", sum(item[0].size for item in unsure)) as advance:
@@ -261,11 +270,11 @@ class Wheelhouse:
                 part = parts.begin(artifact)
                 try:
                     download(part, offer, connections, parts.pause, advance)
-                    part.verify(offer.index)
+                    unpacked = part.verify(offer.index)
                     facts = parts.keep(part, self.path_of(artifact))
                 finally:
                     parts.drop(part)
-            fresh[artifact.file] = records.record(artifact, facts)
+            fresh[artifact.file] = records.record(artifact, facts, unpacked)
 
         # the largest first, so that none of them is begun when all else is done
         order = sorted(missing, key=lambda artifact: (-artifact.size, artifact))
@@ -332,7 +341,7 @@ class Wheelhouse:
             return PreflightError(
                 "the file in the wheelhouse is not the one that is locked",
                 where=f"{named(artifact)} in {self.path}",
-                expected=f"SHA-256 {artifact.sha256}, {artifact.size} bytes",
+                expected=artifact.described,
                 found=found,
                 mend="run it with the network allowed, which replaces the file",
             )

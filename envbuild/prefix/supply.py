@@ -14,7 +14,7 @@ from envbuild.artifacts import Artifact
 from envbuild.artifacts.store import Fetched, Wheelhouse
 from envbuild.catalog.environment import Environment
 from envbuild.digest import CHUNK, sha256_file
-from envbuild.errors import PreflightError, StepError
+from envbuild.errors import StepError
 from envbuild.lock import interpreters
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock, LockedPackage
@@ -77,7 +77,7 @@ class Supply:
         Raises:
             StepError, PreflightError: it is not there and cannot be had.
         """
-        artifact = Artifact(pin.file, None, pin.sha256)
+        artifact = Artifact(pin.file, 0, pin.sha256)
         if self.wheelhouse.missing([artifact]):
             from envbuild.artifacts.client import Client
             from envbuild.artifacts.index import Urls
@@ -167,5 +167,10 @@ class Supply:
             self.wheelhouse.add(artifact, chunks, origin=f"the build of {package.artifact.file}")
 
     def unpacked(self, lock: Lock) -> tuple[int, int]:
-        """Return how many bytes and files a lock's wheels unpack to, byte code included."""
-        raise PreflightError("to be done")
+        """Return how many bytes and files a lock's wheels take when they are installed.
+
+        Byte code is counted with its sources: about a third of their size, and a file for each.
+        """
+        files = [package.artifact for package in lock.installable()]
+        unpacked = self.wheelhouse.unpacked(files)
+        return round(unpacked.size * 1.35), 2 * unpacked.files

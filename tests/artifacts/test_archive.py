@@ -131,6 +131,23 @@ def test_two_end_records_must_agree(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("zip64", "from_the_end"), [(False, 18), (True, 26)])
+def test_one_of_several_volumes(tmp_path: Path, zip64: bool, from_the_end: int) -> None:
+    data = bytearray(make_zip([ONE, TWO], zip64=zip64))
+    data[-from_the_end] += 1
+    assert refusal(tmp_path, bytes(data)) == (
+        "x.zip: one of several volumes\n  expected: a zip of one file"
+    )
+
+
+def test_an_entry_on_another_volume(tmp_path: Path) -> None:
+    data = bytearray(make_zip([ONE]))
+    data[data.index(b"PK\1\2") + 34] = 1
+    assert refusal(tmp_path, bytes(data)) == (
+        "x.zip: a.txt: on another volume\n  expected: 0\n  found: 1"
+    )
+
+
 @pytest.mark.parametrize(
     ("member", "message"),
     [
@@ -178,6 +195,10 @@ def test_two_end_records_must_agree(tmp_path: Path) -> None:
         (
             Member(b"m", TEXT, zip64=True, extra=struct.pack("<2H8s", 1, 8, b"")),
             "x.zip: m: an extra field that says again what was said",
+        ),
+        (
+            Member(b"m", TEXT, extra=b"\1\0"),
+            "x.zip: m: a damaged extra field",
         ),
         (
             Member(b"m", TEXT, extra=b"\1\0\377\377"),

@@ -226,6 +226,14 @@ def test_no_index_offers_the_file(folder: Path, client: Client) -> None:
     )
 
 
+def test_a_file_of_no_project(client: Client) -> None:
+    with pytest.raises(StepError) as caught:
+        index_of(client, "http://127.0.0.1:9/").locate(Artifact("cpython.tar.gz", 1, "ab" * 32))
+    assert str(caught.value) == (
+        "cpython.tar.gz: belongs to no project, so no index can have it\n  mend: give its URL"
+    )
+
+
 def test_another_file_under_the_name(folder: Path, client: Client) -> None:
     known = artifact(folder / FILE)
     with SimpleIndex(folder, hashes={FILE: "cd" * 32}, auth=("me", SECRET)) as server:

@@ -257,6 +257,12 @@ def test_two_entries_for_one_place(tmp_path: Path) -> None:
             "toy.py: no usable digest in RECORD\n"
             "  expected: sha256=, sha384= or sha512= and base64url\n  found: sha256=YWJj",
         ),
+        (
+            ("toy.py", "sha256=" + "zz" * 32, "16"),
+            "toy.py: no usable digest in RECORD\n"
+            "  expected: sha256=, sha384= or sha512= and base64url\n"
+            f"  found: sha256={'zz' * 32}",
+        ),
         (("other.py", "sha256=", "1"), "other.py: in RECORD, but not in the wheel"),
         (("toy.py",), f"{INFO}/RECORD: line 1 cannot be read\n  expected: PATH,DIGEST,SIZE"),
         ((f"{INFO}/WHEEL", "", ""), f"{INFO}/WHEEL: no usable digest in RECORD"),
