@@ -39,7 +39,7 @@ def main(rounds: int) -> None:
             f'summary = "benchmark"\nroot = "{work}/root"\nunpinned-interpreter = true\n'
         )
         wheelhouse = work / "wheelhouse"
-        create = [*common.ENVBUILD, "create", ENVIRONMENT, "--site", site]
+        create: list[str | Path] = [*common.ENVBUILD, "create", ENVIRONMENT, "--site", site]
         create += ["--rebuild", "--wheelhouse", wheelhouse]
         # a closed port: the pinned interpreter is not to be had, at once and on both roads
         nowhere = {"UV_PYTHON_INSTALL_MIRROR": "http://127.0.0.1:9"}
@@ -61,14 +61,20 @@ def main(rounds: int) -> None:
                 f"{p.name}=={p.version} --hash=sha256:{p.artifact.sha256}\n" for p in lock.packages
             )
         )
-        sync = ["--no-config", "--link-mode", "copy", "--compile-bytecode", "--quiet"]
+        sync: list[str | Path] = [
+            "--no-config",
+            "--link-mode",
+            "copy",
+            "--compile-bytecode",
+            "--quiet",
+        ]
 
         def peer(source: Path, cache: Path, *extra: str) -> float:
             prefix = work / "peer"
             shutil.rmtree(prefix, ignore_errors=True)
             common.run([uv, "venv", "--quiet", "--no-config", "--python", python, prefix])
-            command = [uv, "pip", "sync", *sync, *extra, "--cache-dir", cache, source]
-            return common.run([*command, "--python", prefix / "bin" / "python"])
+            command: list[str | Path] = [uv, "pip", "sync", *sync, *extra, "--cache-dir", cache]
+            return common.run([*command, "--python", prefix / "bin" / "python", source])
 
         def peer_cold() -> float:
             shutil.rmtree(work / "cold", ignore_errors=True)

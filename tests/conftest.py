@@ -65,7 +65,8 @@ def envbuild() -> Envbuild:
             timeout=300,
             check=False,
         )
-        assert "Traceback" not in done.stderr, done.stderr
+        assert not done.stderr.startswith("Traceback"), done.stderr
+        assert "\nTraceback" not in done.stderr, done.stderr
         return Result(done.returncode, done.stdout, done.stderr)
 
     return run

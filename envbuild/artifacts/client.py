@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 import msgspec
 import requests
@@ -131,8 +132,9 @@ class Client:
         raise self._unanswered(url, failure) from failure
 
     def _unanswered(self, url: str, error: OSError | None) -> StepError:
+        tries = "" if self.tries == 1 else f" in {self.tries} tries"
         return StepError(
-            f"no answer in {self.tries} tries",
+            f"no answer from {urlsplit(url).hostname}{tries}",
             where=redact(url),
             found=redact(str(error)),
             mend="check the network, the index's URL, and the proxy and certificate settings",

@@ -40,7 +40,8 @@ def command(
             try:
                 supply.interpreter(pins[version])
             except EnvbuildError as error:
-                missing.append(f"{pins[version].file}: {error.what}")
+                address = interpreters.url(pins[version])
+                missing.append(f"{pins[version].file}: {error.what}; get it from {address}")
     if json_output:
         common.print_json(
             "fetch",

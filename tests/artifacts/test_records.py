@@ -31,7 +31,7 @@ def test_an_unchanged_file_is_trusted(facts: os.stat_result) -> None:
     assert not trusted(None, THIS, facts)
 
 
-@pytest.mark.parametrize("field", Record.__struct_fields__)
+@pytest.mark.parametrize("field", sorted(set(Record.__struct_fields__) - {"unpacked"}))
 def test_any_difference_counts(facts: os.stat_result, field: str) -> None:
     known = record(THIS, facts, SIZE)
     value = getattr(known, field)
