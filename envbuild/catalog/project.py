@@ -133,9 +133,20 @@ class Project(msgspec.Struct, frozen=True):
             site,
             project=self.folder,
             environments=self.environment_names,
-            user=user or os.environ.get("ENVBUILD_USER") or getpass.getuser(),
+            user=user or os.environ.get("ENVBUILD_USER") or _login_name(),
             root=root,
         )
+
+
+def _login_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise InputError(
+            "user: you have no login name here",
+            found=f"uid {os.getuid()}, which is in no list of users",
+            mend="give it with --user or ENVBUILD_USER",
+        ) from error
 
 
 def _unknown(kind: str, name: str, known: list[str], folder: Path) -> InputError:

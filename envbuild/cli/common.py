@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from envbuild.catalog.project import Project, find
+from envbuild.errors import EnvbuildError
 
 _WIDTH = 100
 
@@ -119,3 +120,24 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.2f} GB"
+
+
+def raise_failures(failures: Mapping[str, EnvbuildError], total: int) -> None:
+    """Report what failed of several environments, after what went well was printed.
+
+    Args:
+        failures: environment to what went wrong.
+        total: how many environments there were.
+
+    Raises:
+        EnvbuildError: there was a failure; the only one itself, else one that counts them, with
+            the exit code of the first.
+    """
+    if not failures:
+        return
+    first = next(iter(failures.values()))
+    if total == 1:
+        raise first
+    for name, error in failures.items():
+        click.echo(f"\n{name}: {error}", err=True)
+    raise type(first)(f"{len(failures)} of {total} environments failed: {', '.join(failures)}")

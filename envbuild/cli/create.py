@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from envbuild.cli import common
-from envbuild.errors import EnvbuildError
+
+if TYPE_CHECKING:
+    from envbuild.prefix.create import Outcome
 
 
 @click.command(epilog="Without ENV, all environments of the site are created.")
@@ -57,7 +59,6 @@ def command(
         dry_run=dry_run,
         say=lambda line: click.echo(line, err=True),
     )
-    failures = [outcome for outcome in outcomes if outcome.error is not None]
     if json_output:
         common.print_json(
             "create",
@@ -71,40 +72,26 @@ def command(
     else:
         for outcome in outcomes:
             click.echo(_line(outcome))
-    if len(outcomes) == 1 and failures and failures[0].error is not None:
-        raise failures[0].error
-    if failures:
-        for outcome in failures:
-            click.echo(f"\n{outcome.name}: {outcome.error}", err=True)
-        raise _all_failed(failures, len(outcomes))
+    common.raise_failures({o.name: o.error for o in outcomes if o.error}, len(outcomes))
 
 
-def _all_failed(failures: list[Any], total: int) -> EnvbuildError:
-    """Return one error for several, with the exit code of the first."""
-    names = ", ".join(outcome.name for outcome in failures)
-    kind: type[EnvbuildError] = type(failures[0].error)
-    return kind(f"{len(failures)} of {total} environments failed: {names}")
-
-
-def _line(outcome: Any) -> str:  # noqa: ANN401
-    line = f"{outcome.name}: {outcome.state}"
-    if outcome.state == "built":
-        receipt = outcome.receipt
+def _line(outcome: Outcome) -> str:
+    line = f"{outcome.name}: {outcome.state} {outcome.prefix}"
+    receipt = outcome.receipt
+    if outcome.state == "built" and receipt is not None:
         line += (
-            f" {outcome.prefix} in {outcome.seconds:.1f} s: {len(receipt.distributions)} packages, "
+            f" in {outcome.seconds:.1f} s: {len(receipt.distributions)} packages, "
             f"Python {receipt.interpreter.version} ({receipt.interpreter.origin}), "
             f"{receipt.checks.imports} imports and {receipt.checks.commands} commands checked"
         )
         if outcome.archived is not None:
             line += f"\n  the prefix that stood there is now {outcome.archived}"
-    elif outcome.state == "kept":
-        line += f" {outcome.prefix}"
-    else:
-        line += f" {outcome.prefix}: {outcome.reason}"
+    elif outcome.state != "kept":
+        line += f": {outcome.reason}"
     return line
 
 
-def _document(outcome: Any) -> dict[str, Any]:  # noqa: ANN401
+def _document(outcome: Outcome) -> dict[str, Any]:
     return {
         "name": outcome.name,
         "prefix": str(outcome.prefix),

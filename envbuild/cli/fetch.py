@@ -55,10 +55,12 @@ def command(
             },
         )
         return
-    rate = report.bytes / report.seconds if report.seconds else 0
+    amount = common.size(report.bytes)
+    if report.downloaded:
+        amount += f", {common.size(report.bytes / report.seconds)}/s"
     click.echo(
-        f"{report.downloaded} files fetched ({common.size(report.bytes)}, "
-        f"{common.size(rate)}/s), {report.present} were there: {supply.wheelhouse.path}"
+        f"{report.downloaded} files fetched ({amount}), {report.present} were there: "
+        f"{supply.wheelhouse.path}"
     )
     for line in missing:
         click.echo(f"warning: interpreter not fetched: {line}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -13,6 +14,9 @@ from envbuild.catalog.project import Project
 from envbuild.cli import common
 from envbuild.errors import CheckFailedError, InputError
 from envbuild.findings import Finding
+
+if TYPE_CHECKING:
+    from envbuild.lock.update import Change
 
 ALL = "*"
 
@@ -158,7 +162,7 @@ def _update(
     selected = project.select((*names, *more))
     supply = Supply.online(wheelhouse)
     with progress.bar("locking", len(selected), unit="environments") as advance:
-        changes = update(
+        changes, failures = update(
             project,
             selected,
             times=Times(exclude_newer, everything, packages),
@@ -167,7 +171,27 @@ def _update(
             advance=advance,
         )
     if json_output:
-        common.print_json("lock", {"changes": msgspec.to_builtins(changes)})
+        common.print_json(
+            "lock",
+            {
+                "changes": msgspec.to_builtins(changes),
+                "failures": {name: str(error) for name, error in failures.items()},
+            },
+        )
+    else:
+        _print_changes(changes)
+    derived = {
+        name
+        for name in project.environment_names
+        if name not in selected and project.environment(name).base in selected
+    }
+    for name in sorted(derived):
+        click.echo(f"{name} stands on one of these: run `envbuild lock {name}` too", err=True)
+    common.raise_failures(failures, len(selected))
+
+
+def _print_changes(changes: list[Change]) -> None:
+    if not changes:
         return
     common.print_table(
         ("environment", "lock", "packages", "size", "added", "removed", "changed", "as of"),
@@ -192,13 +216,6 @@ def _update(
             ):
                 for package in packages:
                     click.echo(f"{change.environment}: {sign} {package}")
-    derived = {
-        name
-        for name in project.environment_names
-        if name not in selected and project.environment(name).base in selected
-    }
-    for name in sorted(derived):
-        click.echo(f"{name} stands on one of these: run `envbuild lock {name}` too", err=True)
 
 
 def _read_upgrade(

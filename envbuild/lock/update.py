@@ -13,7 +13,7 @@ from envbuild import durable, uvtool
 from envbuild.artifacts import Artifact
 from envbuild.catalog.environment import Environment
 from envbuild.catalog.project import Project
-from envbuild.errors import InputError
+from envbuild.errors import EnvbuildError, InputError
 from envbuild.lock import interpreters, lockfile
 from envbuild.lock.lockfile import BuiltWheel, Lock, LockedPackage, difference
 from envbuild.lock.resolve import Request, resolve, resolve_build_requires
@@ -75,7 +75,7 @@ def update(
     indexes: Sequence[str],
     builder: Builder,
     advance: Callable[[int], None] = lambda _done: None,
-) -> list[Change]:
+) -> tuple[list[Change], dict[str, EnvbuildError]]:
     """Lock environments, several at once, each after the base that it stands on.
 
     Args:
@@ -86,33 +86,51 @@ def update(
         builder: builds pure-Python sdists.
         advance: called with 1 after each environment.
 
+    Returns:
+        What changed, and what went wrong by environment: one that fails leaves the others alone.
+
     Raises:
-        InputError, StepError: as `resolve`; locks of other environments may have been written,
-            each whole.
+        InputError: an environment's file is wrong, or its Python is in no list.
     """
     _write_pins(project, upgrade=times.upgrade)
     environments = {name: project.environment(name) for name in names}
 
-    def one(name: str) -> Change:
-        environment = environments[name]
-        old = _existing(project, name)
-        new = relock(project, name, environment, old, times, indexes, builder)
-        project.lock_file(name).parent.mkdir(exist_ok=True)
-        data = lockfile.serialize(new)
-        path = project.lock_file(name)
-        written = not path.exists() or path.read_bytes() != data
-        if written:
-            durable.write(path, data)
-        advance(1)
-        return _change(old, new, written=written)
+    failures: dict[str, EnvbuildError] = {}
+
+    def one(name: str) -> Change | None:
+        try:
+            return _update(project, name, environments[name], times, indexes, builder)
+        except EnvbuildError as error:
+            failures[name] = error
+            return None
+        finally:
+            advance(1)
 
     bases = [name for name in names if environments[name].base is None]
     derived = [name for name in names if environments[name].base is not None]
-    changes: list[Change] = []
+    changes: list[Change | None] = []
     with ThreadPoolExecutor(max_workers=4) as pool:
         for group in (bases, derived):
             changes += pool.map(one, group)
-    return sorted(changes, key=lambda change: change.environment)
+    done = sorted((c for c in changes if c is not None), key=lambda c: c.environment)
+    return done, dict(sorted(failures.items()))
+
+
+def _update(
+    project: Project,
+    name: str,
+    environment: Environment,
+    times: Times,
+    indexes: Sequence[str],
+    builder: Builder,
+) -> Change:
+    old = _existing(project, name)
+    new = relock(project, name, environment, old, times, indexes, builder)
+    path, data = project.lock_file(name), lockfile.serialize(new)
+    written = not path.exists() or path.read_bytes() != data
+    if written:
+        durable.write(path, data)
+    return _change(old, new, written=written)
 
 
 def relock(

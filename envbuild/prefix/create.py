@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from envbuild import __version__, uvtool
+from envbuild import __version__, progress, uvtool
 from envbuild.catalog.environment import Environment
 from envbuild.catalog.project import Project
 from envbuild.catalog.site import Layout
@@ -177,29 +177,45 @@ def create(
         say: is told what is going on, a line at a time.
 
     Raises:
-        InputError: as `plan`.
+        InputError: the site does not build an environment.
         PreflightError: the place is not the site that it should be.
+        StepError: what several need could not be downloaded.
     """
-    plans = [plan(project, layout, name, rebuild=rebuild) for name in names]
-    if all(one.reason is None for one in plans):
-        return [_kept(layout, one) for one in plans]
+    outcomes: dict[str, Outcome] = {}
+    plans: list[Plan] = []
+    for name in names:
+        prefix = layout.prefix(name)
+        try:
+            plans.append(plan(project, layout, name, rebuild=rebuild))
+        except EnvbuildError as error:
+            outcomes[name] = _failed(name, prefix, error)
+    outcomes |= {one.name: _kept(layout, one) for one in plans if one.reason is None}
+    todo = [one for one in plans if one.reason is not None]
+    if dry_run:
+        outcomes |= {
+            one.name: Outcome(one.name, one.prefix, "would build", one.reason or "") for one in todo
+        }
+    elif todo:
+        outcomes |= _build_all(layout, todo, supply, say)
+    return [outcomes[name] for name in names]
+
+
+def _build_all(
+    layout: Layout, plans: Sequence[Plan], supply: Supply, say: Callable[[str], None]
+) -> dict[str, Outcome]:
+    """Build what is to be built, each on its own, after one download of all that they need."""
     notes = preflight.check_site(layout)
     outcomes: dict[str, Outcome] = {}
     pythons: dict[str, tuple[Interpreter, list[str]]] = {}
     for one in plans:
-        if one.reason is None:
-            outcomes[one.name] = _kept(layout, one)
-        elif dry_run:
-            outcomes[one.name] = Outcome(one.name, one.prefix, "would build", one.reason)
-        else:
-            # before anything large is downloaded: what can refuse, refuses now
-            try:
-                _refuse_cuda(one)
-                preflight.check_glibc(layout, one.environment.glibc_minor, one.name)
-                preflight.check_root(layout, one.prefix)
-                pythons[one.name] = _interpreter(one, layout, supply, say)
-            except EnvbuildError as error:
-                outcomes[one.name] = _failed(one, error)
+        # before anything large is downloaded: what can refuse, refuses now
+        try:
+            _refuse_cuda(one)
+            preflight.check_glibc(layout, one.environment.glibc_minor, one.name)
+            preflight.check_root(layout, one.prefix)
+            pythons[one.name] = _interpreter(one, layout, supply, say)
+        except EnvbuildError as error:
+            outcomes[one.name] = _failed(one.name, one.prefix, error)
     builds = [one for one in plans if one.name in pythons]
     if builds:
         supply.fetch([one.lock for one in builds])
@@ -207,18 +223,19 @@ def create(
         python, more = pythons[one.name]
         say(f"{one.name}: building {one.prefix} ({one.reason})")
         try:
-            outcomes[one.name] = _build(one, layout, python, supply, [*notes, *more])
+            with progress.bar(f"building {one.name}", None):
+                outcomes[one.name] = _build(one, layout, python, supply, [*notes, *more])
         except EnvbuildError as error:
-            outcomes[one.name] = _failed(one, error)
-    return [outcomes[one.name] for one in plans]
+            outcomes[one.name] = _failed(one.name, one.prefix, error)
+    return outcomes
 
 
 def _kept(layout: Layout, one: Plan) -> Outcome:
     return Outcome(one.name, one.prefix, "kept", receipt=receipt.read(layout.bookkeeping, one.name))
 
 
-def _failed(one: Plan, error: EnvbuildError) -> Outcome:
-    return Outcome(one.name, one.prefix, "failed", error.what, error=error)
+def _failed(name: str, prefix: Path, error: EnvbuildError) -> Outcome:
+    return Outcome(name, prefix, "failed", error.what, error=error)
 
 
 def _refuse_cuda(one: Plan) -> None:

@@ -133,9 +133,17 @@ def project_folder(root: Path, editable: Editable) -> Path | None:
     """Return the folder of an editable project; None if it is optional and not there.
 
     Raises:
-        PreflightError: it is not there and must be.
+        PreflightError: it is not there and must be, or it lies outside the root.
     """
     folder = (root / editable.path).resolve()
+    if not folder.is_relative_to(root):
+        raise PreflightError(
+            "an editable project lies outside the root",
+            where=root / editable.path,
+            expected=f"a folder in {root}",
+            found=folder,
+            mend="move the project below the root: a link to it binds a path that others may lack",
+        )
     if (folder / "pyproject.toml").is_file() or (folder / "setup.py").is_file():
         return folder
     if editable.optional:
