@@ -29,8 +29,15 @@ Envbuild = Callable[..., Result]
 
 
 @pytest.fixture(autouse=True)
-def clean_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Take away settings of the one who runs the tests, and give uv a cache of the test's own."""
+def clean_settings(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Take away settings of the one who runs the tests, and give uv a cache of the test's own.
+
+    Large tests work with the index and the interpreters that are really there.
+    """
+    if request.node.get_closest_marker("large") is not None:
+        return
     for name in list(os.environ):
         if name.startswith(_SETTINGS) and name != "PYTHONPYCACHEPREFIX":
             monkeypatch.delenv(name)

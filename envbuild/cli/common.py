@@ -106,8 +106,10 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     console = Console(highlight=False, width=min(_WIDTH, width))
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
+    # names are looked for down the first column: they stay in one piece unless they are very long
+    whole = all(len(row[0]) <= _WIDTH // 3 for row in rows)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, overflow="fold", no_wrap=whole and number == 0)
     for row in rows:
         table.add_row(*map(Text, row))
     console.print(table)

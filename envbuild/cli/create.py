@@ -71,7 +71,9 @@ def command(
         )
     else:
         for outcome in outcomes:
-            click.echo(_line(outcome))
+            # the only one's failure is the error itself, below
+            if outcome.error is None or len(outcomes) > 1:
+                click.echo(_line(outcome))
     common.raise_failures({o.name: o.error for o in outcomes if o.error}, len(outcomes))
 
 

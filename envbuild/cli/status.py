@@ -40,15 +40,15 @@ def command(
         )
         return
     common.print_table(
-        ("environment", "locked", "prefix", "matches the lock", "Python", "checked"),
+        ("environment", "locked", "prefix", "matches the lock", "Python", "checked (UTC)"),
         [
             (
                 state.environment,
                 state.locked,
-                str(Path(state.prefix).name) if state.built else "not built",
+                Path(state.prefix).name if state.built else "not built",
                 state.matches,
                 state.python or "",
-                state.checked or "",
+                (state.checked or "").replace("T", " ").rpartition(":")[0],
             )
             for state in states
         ],
