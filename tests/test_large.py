@@ -67,7 +67,12 @@ def test_a_prefix_holds_what_uv_alone_installs(
 
 @pytest.mark.parametrize(
     ("site", "name"),
-    [("jaif", "gpu"), ("berzelius", "decmem"), ("berzelius", "live-eval")],
+    [
+        ("jaif", "gpu"),
+        ("berzelius", "decmem"),
+        ("berzelius", "live-eval"),
+        ("berzelius", "geometry-forcing-eval"),
+    ],
 )
 def test_gigabytes(site: str, name: str, tmp_path: Path, envbuild: Envbuild) -> None:
     wheelhouse = tmp_path / "wheelhouse"

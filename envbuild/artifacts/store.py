@@ -347,8 +347,10 @@ class Wheelhouse:
             )
         shown = [artifact.file for artifact in state.absent[:_SHOWN]]
         more = len(state.absent) - len(shown)
+        count = len(state.absent)
         return PreflightError(
-            f"{len(state.absent)} files are not in the wheelhouse, and nothing may be downloaded",
+            f"{count} {'file is' if count == 1 else 'files are'} not in the wheelhouse, and "
+            "nothing may be downloaded",
             where=self.path,
             found=", ".join(shown) + (f" and {more} more" if more else "") + " missing",
             mend="run it with the network allowed, or copy the files there",
