@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 
@@ -46,6 +47,18 @@ class EnvbuildError(Exception):
         if self.detail:
             lines += ["", *(f"  | {line}" for line in self.detail.rstrip().splitlines())]
         return "\n".join(lines)
+
+    def document(self) -> dict[str, str | None]:
+        """Return the error as plain values, to hand it from one process to another."""
+        fields = ("what", "where", "expected", "found", "mend", "detail")
+        return {"kind": type(self).__name__, **{field: getattr(self, field) for field in fields}}
+
+
+def restored(document: Mapping[str, str | None]) -> EnvbuildError:
+    """Return the error that another process described by `EnvbuildError.document`."""
+    fields = dict(document)
+    kind = {one.__name__: one for one in EnvbuildError.__subclasses__()}[str(fields.pop("kind"))]
+    return kind(str(fields.pop("what")), **fields)
 
 
 class CheckFailedError(EnvbuildError):

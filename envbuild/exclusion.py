@@ -44,7 +44,7 @@ _SHORTEST, _LONGEST = 0.05, 2.0
 _ASK_EVERY = 60.0
 
 # Where a lock is created and then written, it may be seen half written; seconds to wait and see
-_HALF_WRITTEN = (0.05, 0.2, 0.8)
+_HALF_WRITTEN = (0.05, 0.15, 0.3)
 
 # Seconds after which what a killed process left beside a lock is removed
 _LEFT_OVER = 86400.0

@@ -223,16 +223,14 @@ def verdicts(owners: Iterable[Owner], *, ask: bool = True) -> list[Verdict]:
 
     Args:
         owners: whom to judge.
-        ask: whether Slurm may be asked, which takes up to 5 s when it does not answer.
+        ask: whether Slurm may be asked, two questions of 5 s each where it hangs.
     """
     here = current("")
     asked = list(owners)
     found = [_seen(owner, here) for owner in asked]
     undecided = [owner for owner, seen in zip(asked, found, strict=True) if seen == "unknown"]
     over = _over(undecided, here) if ask else frozenset()
-    return [
-        "dead" if owner.token in over else seen for owner, seen in zip(asked, found, strict=True)
-    ]
+    return ["dead" if owner in over else seen for owner, seen in zip(asked, found, strict=True)]
 
 
 def _seen(owner: Owner, here: Owner) -> Verdict:
@@ -356,8 +354,8 @@ def _job(environ: Mapping[str, str]) -> Job | None:
     return None
 
 
-def _over(owners: list[Owner], here: Owner) -> frozenset[str]:
-    """Ask Slurm which owners' jobs are over; return their tokens.
+def _over(owners: list[Owner], here: Owner) -> frozenset[Owner]:
+    """Ask Slurm which owners' jobs are over, and return these owners.
 
     A job is asked for once, and nothing more after a question that got no answer.
     """
@@ -365,7 +363,7 @@ def _over(owners: list[Owner], here: Owner) -> frozenset[str]:
     if not asked:
         return frozenset()
     over: dict[Job, bool] = {}
-    tokens: set[str] = set()
+    ended: set[Owner] = set()
     with contextlib.suppress(StepError):
         slurm = _slurm()
         for owner, job in asked:
@@ -376,8 +374,8 @@ def _over(owners: list[Owner], here: Owner) -> frozenset[str]:
             if job not in over:
                 over[job] = _is_over(job)
             if over[job]:
-                tokens.add(owner.token)
-    return frozenset(tokens)
+                ended.add(owner)
+    return frozenset(ended)
 
 
 def _ends_with(owner: Owner) -> Job | None:

@@ -6,9 +6,10 @@ import logging
 import os
 import re
 import shlex
+import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,8 @@ _NETWORK = frozenset(
     | {f"{name}_PROXY" for name in ("HTTP", "HTTPS", "NO")}
     | {f"{name}_proxy" for name in ("http", "https", "no")}
 )
+
+_PR_SET_PDEATHSIG = 1
 
 # Lines of a failed program's output that are shown
 _FIRST, _LAST = 5, 30
@@ -58,6 +61,23 @@ def _shortened(output: str) -> str:
     return "\n".join([*lines[:_FIRST], said, *lines[-_LAST:]])
 
 
+def die_with_parent() -> None:
+    """Have this process killed when its parent dies: nothing goes on behind its back."""
+    _tie()()
+
+
+def _tie() -> Callable[[], None]:
+    """Return what makes the process that calls it die with its parent (prctl(2))."""
+    import ctypes  # 10 ms, which few commands need
+
+    prctl = ctypes.CDLL(None).prctl
+
+    def tie() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+
+    return tie
+
+
 def redact(text: str) -> str:
     """Replace the user and password of every URL in ``text`` by ``***``."""
     return _USERINFO.sub("***@", text)
@@ -82,6 +102,7 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float | None = None,
+    tied: bool = False,
     mend: str | None = None,
 ) -> Completed:
     """Run a program to its end and keep what it says.
@@ -92,6 +113,8 @@ def run(
         env: the whole environment, from `environment`; that function's default if not given.
         cwd: the folder to run in.
         timeout: seconds after which it is killed.
+        tied: kill it when this process dies, however that dies; for a process with one thread,
+            since something is run between fork and exec.
         mend: what a person can do when it fails.
 
     Raises:
@@ -113,6 +136,7 @@ def run(
             text=True,
             errors="replace",
             check=False,
+            preexec_fn=_tie() if tied else None,
         )
     except subprocess.TimeoutExpired as error:
         raise StepError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -88,6 +89,19 @@ def wheelhouse(function: Function) -> Function:
 def as_json(function: Function) -> Function:
     """Add ``--json``."""
     option = click.option("--json", "json_output", is_flag=True, help="Report as JSON.")
+    return option(function)
+
+
+def wait(function: Function) -> Function:
+    """Add ``--wait``."""
+    option = click.option(
+        "--wait",
+        is_flag=False,
+        flag_value=math.inf,
+        type=click.FloatRange(min=0),
+        metavar="[SECONDS]",
+        help="Wait while another run is at work or a prefix is in use, instead of refusing.",
+    )
     return option(function)
 
 

@@ -21,6 +21,12 @@ if TYPE_CHECKING:
 @click.option("--offline", is_flag=True, help="Take everything from the wheelhouse.")
 @click.option("--dry-run", is_flag=True, help="Say what would be built, and why.")
 @click.option("--rebuild", is_flag=True, help="Build even what is as it should be.")
+@common.wait
+@click.option(
+    "--replace-in-use",
+    is_flag=True,
+    help="Replace a prefix under its users: a program that imports late mixes old and new.",
+)
 @common.as_json
 @click.pass_context
 def command(
@@ -34,14 +40,18 @@ def command(
     offline: bool,
     dry_run: bool,
     rebuild: bool,
+    wait: float | None,
+    replace_in_use: bool,
     json_output: bool,
 ) -> None:
     """Build the prefixes of a site, at their final paths.
 
     A prefix that its receipt and a quick look confirm is kept as it is.
     """
+    from envbuild import owner
     from envbuild.prefix import create as creating
     from envbuild.prefix.supply import Supply
+    from envbuild.prefix.usage import Patience
 
     project = common.project(ctx)
     layout = project.layout(site_name, user=user, root=root)
@@ -55,6 +65,8 @@ def command(
         layout,
         selected,
         Supply(folder.absolute(), offline=offline),
+        me=owner.current(f"envbuild create {' '.join(names)}".rstrip()),
+        patience=Patience(wait, replace_in_use),
         rebuild=rebuild,
         dry_run=dry_run,
         say=lambda line: click.echo(line, err=True),

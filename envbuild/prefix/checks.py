@@ -41,6 +41,7 @@ def run(prefix: Path, checks: Checks, environment: str) -> receipt.Checks:
                 doing="importing",
                 env=variables,
                 cwd=Path("/"),
+                tied=True,
             )
         except StepError as error:
             module = _last_named(error.detail or "", checks.imports)

@@ -7,8 +7,8 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Literal
 
@@ -20,14 +20,20 @@ from envbuild.catalog.project import Project
 from envbuild.catalog.site import Layout
 from envbuild.digest import sha256_bytes
 from envbuild.errors import EnvbuildError, InputError, PreflightError
+from envbuild.exclusion import ExclusiveLock, exclusive
 from envbuild.lock import drift, interpreters, lockfile
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock
-from envbuild.prefix import checks, install, interpreter, preflight, receipt, transaction
+from envbuild.owner import Owner
+from envbuild.prefix import build as building
+from envbuild.prefix import aside, install, interpreter, preflight, receipt, transaction, usage
+from envbuild.prefix import journal as journals
+from envbuild.prefix.aside import Mode, Probe
 from envbuild.prefix.install import Settings
 from envbuild.prefix.interpreter import Interpreter
 from envbuild.prefix.receipt import Receipt
 from envbuild.prefix.supply import Supply
+from envbuild.prefix.usage import Patience
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -43,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True):
         pin: its pinned interpreter.
         prefix: the final path.
         reason: why it must be built; None where what is there is right.
+        rebuild: whether it is built even if what is there is right.
     """
 
     name: str
@@ -52,6 +59,7 @@ class Plan(msgspec.Struct, frozen=True):
     pin: Pin
     prefix: Path
     reason: str | None
+    rebuild: bool
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -103,23 +111,29 @@ def plan(project: Project, layout: Layout, name: str, *, rebuild: bool = False) 
             found=first.found,
             mend=first.mend,
         )
-    lock_sha256 = sha256_bytes(lockfile.serialize(locks[name]))
-    pin = interpreters.read(project.interpreters_file)[environment.python]
-    return Plan(
+    one = Plan(
         name=name,
         environment=environment,
         lock=locks[name],
-        lock_sha256=lock_sha256,
-        pin=pin,
+        lock_sha256=sha256_bytes(lockfile.serialize(locks[name])),
+        pin=interpreters.read(project.interpreters_file)[environment.python],
         prefix=prefix,
-        reason="asked for with --rebuild"
-        if rebuild
-        else judge(
-            receipt.read(layout.bookkeeping, name),
-            prefix,
-            lock_sha256=lock_sha256,
-            declared_sha256=declared_sha256(environment, layout, pin),
-        ),
+        reason=None,
+        rebuild=rebuild,
+    )
+    reason = "asked for with --rebuild" if rebuild else judged(layout, one)
+    return msgspec.structs.replace(one, reason=reason)
+
+
+def judged(layout: Layout, one: Plan) -> str | None:
+    """Say why what stands at a plan's prefix is not what it should be; None if it is."""
+    if journals.path(layout.bookkeeping, one.name).exists():
+        return "an earlier run was interrupted"
+    return judge(
+        receipt.read(layout.bookkeeping, one.name),
+        one.prefix,
+        lock_sha256=one.lock_sha256,
+        declared_sha256=declared_sha256(one.environment, layout, one.pin),
     )
 
 
@@ -159,6 +173,8 @@ def create(
     names: Sequence[str],
     supply: Supply,
     *,
+    me: Owner,
+    patience: Patience,
     rebuild: bool = False,
     dry_run: bool = False,
     say: Callable[[str], None] = lambda _line: None,
@@ -172,6 +188,8 @@ def create(
         layout: the site.
         names: the environments.
         supply: where artifacts come from.
+        me: who does it, for locks.
+        patience: what to do while another run is at work, or a prefix is in use.
         rebuild: build even what is right.
         dry_run: only say what would be done.
         say: is told what is going on, a line at a time.
@@ -196,14 +214,29 @@ def create(
             one.name: Outcome(one.name, one.prefix, "would build", one.reason or "") for one in todo
         }
     elif todo:
-        outcomes |= _build_all(layout, todo, supply, say)
+        outcomes |= _build_all(Run(layout, supply, me, patience, say), todo)
     return [outcomes[name] for name in names]
 
 
-def _build_all(
-    layout: Layout, plans: Sequence[Plan], supply: Supply, say: Callable[[str], None]
-) -> dict[str, Outcome]:
+class Run(msgspec.Struct, frozen=True):
+    """Where and how prefixes are built, the same for all of one run."""
+
+    layout: Layout
+    supply: Supply
+    me: Owner
+    patience: Patience
+    say: Callable[[str], None]
+
+    def lock(self, name: str) -> AbstractContextManager[ExclusiveLock]:
+        """Return the lock of an environment, or of whatever else has a name of its own."""
+        folder = self.layout.bookkeeping / "owners"
+        folder.mkdir(parents=True, exist_ok=True)
+        return exclusive(folder / f"{name}.lock", self.me, wait=self.patience.wait, say=self.say)
+
+
+def _build_all(run: Run, plans: Sequence[Plan]) -> dict[str, Outcome]:
     """Build what is to be built, each on its own, after one download of all that they need."""
+    layout = run.layout
     notes = preflight.check_site(layout)
     outcomes: dict[str, Outcome] = {}
     pythons: dict[str, tuple[Interpreter, list[str]]] = {}
@@ -213,21 +246,48 @@ def _build_all(
             _refuse_cuda(one)
             preflight.check_glibc(layout, one.environment.glibc_minor, one.name)
             preflight.check_root(layout, one.prefix)
-            pythons[one.name] = _interpreter(one, layout, supply, say)
+            usage.refuse_if_used(layout.bookkeeping, one.name, run.patience)
+            pythons[one.name] = _interpreter(one, run)
         except EnvbuildError as error:
             outcomes[one.name] = _failed(one.name, one.prefix, error)
     builds = [one for one in plans if one.name in pythons]
     if builds:
-        supply.fetch([one.lock for one in builds])
+        run.supply.fetch([one.lock for one in builds])
     for one in builds:
         python, more = pythons[one.name]
-        say(f"{one.name}: building {one.prefix} ({one.reason})")
         try:
-            with progress.bar(f"building {one.name}", None):
-                outcomes[one.name] = _build(one, layout, python, supply, [*notes, *more])
+            with run.lock(one.name):
+                outcomes[one.name] = _build_locked(one, run, python, [*notes, *more])
         except EnvbuildError as error:
             outcomes[one.name] = _failed(one.name, one.prefix, error)
     return outcomes
+
+
+def _build_locked(one: Plan, run: Run, python: Interpreter, notes: list[str]) -> Outcome:
+    """Put right what was interrupted, see whether another run has built it, and else build it."""
+    layout = run.layout
+    recovered = journals.recover(layout.bookkeeping, one.name)
+    if recovered is not None:
+        run.say(f"{one.name}: an earlier run was interrupted: {recovered}")
+    if not one.rebuild and judged(layout, one) is None:
+        return _kept(layout, one)
+    probe = _probe(layout, one.prefix)
+    if probe.why is not None:
+        note = f"built {probe.mode}: {probe.why}"
+        run.say(f"{one.name}: {note}")
+        notes = [*notes, note]
+    run.say(f"{one.name}: building {one.prefix} ({one.reason})")
+    with progress.bar(f"building {one.name}", None):
+        return _build(one, run, python, notes, probe.mode)
+
+
+def _probe(layout: Layout, prefix: Path) -> Probe:
+    """Find out how a new prefix can get to its place."""
+    if layout.site.link_mode != "copy":
+        return Probe("in place", "no link leads from a cache into a private mount")
+    if layout.bookkeeping.stat().st_dev != prefix.parent.stat().st_dev:
+        return Probe("in place", f"{prefix.parent} is on another file system than the root")
+    return aside.probe(layout.bookkeeping)
 
 
 def _kept(layout: Layout, one: Plan) -> Outcome:
@@ -253,10 +313,9 @@ def _refuse_cuda(one: Plan) -> None:
         )
 
 
-def _interpreter(
-    one: Plan, layout: Layout, supply: Supply, say: Callable[[str], None]
-) -> tuple[Interpreter, list[str]]:
+def _interpreter(one: Plan, run: Run) -> tuple[Interpreter, list[str]]:
     """Return the pinned interpreter, installed if need be, or what may stand in for it."""
+    layout, supply = run.layout, run.supply
     folder = layout.interpreters
     managed = interpreter.installed(one.pin, folder)
     if managed is not None:
@@ -283,29 +342,17 @@ def _interpreter(
             f"the pinned Python {one.pin.version} cannot be had ({error.what}); "
             f"{chosen.version} at {chosen.path} stands in"
         )
-        say(f"{one.name}: {note}")
+        run.say(f"{one.name}: {note}")
         return chosen, [note]
-    return interpreter.install(one.pin, archive, folder), []
+    with run.lock(f"cpython-{one.pin.version}"):
+        # another run may have installed it meanwhile
+        managed = interpreter.installed(one.pin, folder)
+        return managed or interpreter.install(one.pin, archive, folder), []
 
 
-class _Clock:
-    """Seconds by step."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        begun = time.monotonic()
-        yield
-        self.seconds[name] = round(time.monotonic() - begun, 3)
-
-
-def _build(
-    one: Plan, layout: Layout, python: Interpreter, supply: Supply, notes: list[str]
-) -> Outcome:
+def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mode) -> Outcome:
     begun = time.monotonic()
-    clock = _Clock()
+    layout, supply = run.layout, run.supply
     settings = Settings(
         link_mode=layout.site.link_mode,
         uv_cache=layout.path(layout.site.uv_cache) if layout.site.uv_cache else None,
@@ -314,39 +361,27 @@ def _build(
     )
     if settings.temporary is not None:
         settings.temporary.mkdir(parents=True, exist_ok=True)
-    with clock.step("sdists"):
-        supply.build_sdists(one.lock, Path(python.path))
+    supply.build_sdists(one.lock, Path(python.path))
     size, files = supply.unpacked(one.lock)
     preflight.check_space(layout.root, size=size, files=files, environment=one.name)
-    stamp = datetime.datetime.now(datetime.UTC)
-    archive = layout.bookkeeping / "archive" / f"{one.name}-{stamp:%Y%m%dT%H%M%S%fZ}"
-    existed = one.prefix.exists()
-    with transaction.replacing(one.prefix, archive):
-        with clock.step("environment"):
-            install.make_empty(one.prefix, python, one.name, settings)
-        with clock.step("install"):
-            install.install(one.prefix, one.lock, supply.wheelhouse.path, settings)
-        values = install.marker_environment(one.prefix / "bin" / "python")
-        distributions = list(install.distributions(one.prefix, one.lock, values))
-        with clock.step("projects"):
-            for editable in one.environment.editable:
-                folder = install.project_folder(layout.root, editable)
-                if folder is None:
-                    notes.append(f"no project at {layout.root / editable.path}: passed over")
-                    continue
-                distributions.append(
-                    install.install_editable(
-                        one.prefix,
-                        folder,
-                        editable,
-                        one.lock,
-                        supply.build_wheels(one.lock, editable.requires),
-                        layout.root,
-                        settings,
-                    )
-                )
-        done = checks.run(one.prefix, one.environment.checks, one.name)
-        written = Receipt(
+    projects, passed_over = _projects(one, layout, supply)
+    job = building.Job(
+        name=one.name,
+        prefix=str(one.prefix),
+        staging=None,
+        root=str(layout.root),
+        interpreter=python,
+        lock=one.lock,
+        wheelhouse=str(supply.wheelhouse.path),
+        projects=projects,
+        checks=one.environment.checks,
+        settings=settings,
+    )
+
+    def build(work: Path, staging: Path | None) -> Receipt:
+        place = None if staging is None else str(staging)
+        built = building.run(msgspec.structs.replace(job, staging=place), work)
+        return Receipt(
             environment=one.name,
             site=layout.name,
             root=str(layout.root),
@@ -355,25 +390,51 @@ def _build(
             lock_sha256=one.lock_sha256,
             declared_sha256=declared_sha256(one.environment, layout, one.pin),
             interpreter=python,
-            distributions=tuple(sorted(distributions, key=lambda d: d.name)),
+            distributions=built.distributions,
             host=host(),
-            checks=done,
-            seconds={**clock.seconds, "checks": done.seconds},
+            checks=built.checks,
+            seconds=built.seconds,
             tools={"envbuild": __version__, "uv": uvtool.resolver().removeprefix("uv ")},
-            created=stamp.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            notes=tuple(notes),
-            look=receipt.look(one.prefix, Path(python.path)),
+            created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            mode=mode,
+            notes=(*notes, *passed_over),
+            look=built.look,
         )
-        receipt.write(layout.bookkeeping, written)
+
+    done = transaction.replace(
+        layout.bookkeeping,
+        one.name,
+        one.prefix,
+        mode=mode,
+        build=build,
+        swapping=lambda: usage.swapping(
+            layout.bookkeeping, one.name, run.me, run.patience, run.say
+        ),
+    )
     return Outcome(
         one.name,
         one.prefix,
         "built",
         one.reason or "",
         round(time.monotonic() - begun, 3),
-        written,
-        archive if existed else None,
+        done.receipt,
+        done.archived,
     )
+
+
+def _projects(
+    one: Plan, layout: Layout, supply: Supply
+) -> tuple[tuple[building.Project, ...], list[str]]:
+    """Return the editable projects that are there, and notes about those that are not."""
+    projects, notes = [], []
+    for editable in one.environment.editable:
+        folder = install.project_folder(layout.root, editable)
+        if folder is None:
+            notes.append(f"no project at {layout.root / editable.path}: passed over")
+            continue
+        wheels = supply.build_wheels(one.lock, editable.requires)
+        projects.append(building.Project(editable, str(folder), tuple(map(str, wheels))))
+    return tuple(projects), notes
 
 
 def host() -> receipt.Host:

@@ -42,20 +42,20 @@ class Settings(msgspec.Struct, frozen=True):
         return uvtool.environment(extra=extra)
 
     @contextmanager
-    def cache(self) -> Iterator[list[str | Path]]:
+    def cache(self, prefix: Path) -> Iterator[list[str | Path]]:
         """Yield uv's options for where wheels are unpacked and how files get from there.
 
-        To copy, wheels are unpacked into a cache of this run alone beside the prefix, hard-linked
-        from there, and the cache is removed: every file comes from a verified wheel, none is
-        shared, and each is written once. uv's own way to copy reads from a cache that outlives
-        the run, whose unpacked files it never checks again.
+        To copy, wheels are unpacked into a cache of this run alone, hard-linked from there, and
+        the cache is removed: every file comes from a verified wheel, none is shared, and each is
+        written once. uv's own way to copy reads from a cache that outlives the run, whose unpacked
+        files it never checks again. The cache lies inside the prefix, since no link leads from one
+        mount to another and the prefix may be a mount of its own while it is built.
         """
         if self.link_mode != "copy":
             options: list[str | Path] = ["--link-mode", self.link_mode]
             yield options if self.uv_cache is None else [*options, "--cache-dir", self.uv_cache]
             return
-        self.bookkeeping.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="unpacked-", dir=self.bookkeeping) as folder:
+        with tempfile.TemporaryDirectory(prefix=".unpacked-", dir=prefix) as folder:
             yield ["--link-mode", "hardlink", "--cache-dir", folder]
 
 
@@ -69,10 +69,11 @@ def make_empty(prefix: Path, interpreter: Interpreter, name: str, settings: Sett
         process.run(
             [
                 *(uvtool.executable(), "venv", "--python", interpreter.path, "--prompt", name),
-                *("--no-config", "--no-project", "--cache-dir", cache, prefix),
+                *("--no-config", "--no-project", "--allow-existing", "--cache-dir", cache, prefix),
             ],
             doing=f"making the environment {name}",
             env=settings.environment(),
+            tied=True,
         )
 
 
@@ -117,7 +118,7 @@ def install(prefix: Path, lock: Lock, wheelhouse: Path, settings: Settings) -> N
     derived = settings.bookkeeping / "locks" / f"pylock.{lock.environment}.toml"
     derived.parent.mkdir(parents=True, exist_ok=True)
     durable.write(derived, derived_lock(lock, wheelhouse))
-    with settings.cache() as options:
+    with settings.cache(prefix) as options:
         process.run(
             [
                 *(uvtool.executable(), "pip", "sync", "--python", prefix / "bin" / "python"),
@@ -125,6 +126,7 @@ def install(prefix: Path, lock: Lock, wheelhouse: Path, settings: Settings) -> N
             ],
             doing=f"installing {lock.environment}",
             env=settings.environment(),
+            tied=True,
             mend=f"run `envbuild fetch {lock.environment}` and create it again",
         )
 
@@ -194,6 +196,7 @@ def install_editable(
             ],
             doing=f"installing {folder} in editable form",
             env=settings.environment(),
+            tied=True,
             mend="see what its build said; its build requirements are `requires` of [[editable]]",
         )
     (info,) = set(_dist_infos(prefix)) - before
@@ -290,7 +293,7 @@ def marker_environment(python: Path) -> dict[str, str]:
         "'python_version': '.'.join(platform.python_version_tuple()[:2]),"
         "'sys_platform': sys.platform}))"
     )
-    answer = process.run([python, "-I", "-c", code], doing=f"asking {python}")
+    answer = process.run([python, "-I", "-c", code], doing=f"asking {python}", tied=True)
     return msgspec.json.decode(answer.stdout, type=dict[str, str])
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from envbuild import durable
+from envbuild.prefix.aside import Mode
 from envbuild.prefix.interpreter import Interpreter
 
 SCHEMA = 1
@@ -70,6 +71,7 @@ class Receipt(_Record, frozen=True):
         seconds: what each step took, in seconds.
         tools: programs and their versions.
         created: when, in UTC.
+        mode: how it got to its path; see `aside.Mode`.
         notes: what a person was told: fall-backs, things passed over.
         look: times and identities of the prefix's folders, for a quick look later.
     """
@@ -88,6 +90,7 @@ class Receipt(_Record, frozen=True):
     seconds: dict[str, float]
     tools: dict[str, str]
     created: str
+    mode: Mode
     notes: tuple[str, ...]
     look: dict[str, tuple[int, int, int]]
     schema: int = SCHEMA

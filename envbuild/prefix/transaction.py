@@ -1,35 +1,195 @@
-"""Putting a prefix in place: the old one aside before, back again if the new one fails."""
+"""Replacing a prefix: nothing is half made and nothing is lost, whatever is killed when.
+
+The order is what counts: journal, build, checks, pending receipt and everything else durable,
+the swap, the old prefix in the archive, the receipt, and last the journal removed. `journal.recover`
+knows what to do between any two of these.
+"""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import datetime
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+import msgspec
 
-@contextmanager
-def replacing(prefix: Path, archive: Path) -> Iterator[None]:
-    """Let the block build at ``prefix``, with what stood there before kept in ``archive``.
+from envbuild import durable
+from envbuild.prefix import aside, receipt
+from envbuild.prefix import journal as journals
+from envbuild.prefix.aside import Mode
+from envbuild.prefix.journal import Journal
+from envbuild.prefix.receipt import Receipt
 
-    The prefix is built in place, since paths bind. If the block fails, what it made is removed and
-    the old prefix is renamed back; killed in between, the old one stands in the archive.
+# The steps after which the tests kill, in order.
+STEPS = (
+    "staged",
+    "journalled",
+    "archived",
+    "built",
+    "pending",
+    "exchanged",
+    "swapped",
+    "receipted",
+    "done",
+)
+
+
+def reached(step: str) -> None:
+    """Mark a step as done. Tests name one by ENVBUILD_KILL_AFTER, and the process dies there."""
+    assert step in STEPS
+    if os.environ.get("ENVBUILD_KILL_AFTER") == step:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Replacement(msgspec.Struct, frozen=True):
+    """What is known of a finished replacement.
+
+    Attributes:
+        receipt: what was written.
+        archived: where the old prefix is; None if there was none.
+    """
+
+    receipt: Receipt
+    archived: Path | None
+
+
+def replace(
+    bookkeeping: Path,
+    environment: str,
+    prefix: Path,
+    *,
+    mode: Mode,
+    build: Callable[[Path, Path | None], Receipt],
+    swapping: Callable[[], AbstractContextManager[None]],
+) -> Replacement:
+    """Build a prefix and put it in the place of the one that is there.
+
+    The caller holds the environment's lock and has recovered what was interrupted. If anything
+    fails, the old prefix is where it was.
 
     Args:
+        bookkeeping: the site's folder for it.
+        environment: its name.
         prefix: the final path.
-        archive: where the old prefix goes, on the same file system; not there yet.
+        mode: how the new one gets there.
+        build: builds and checks it, given a folder to work in and the folder that is to appear at
+            the final path (None to build there), and returns its receipt.
+        swapping: keeps users away while its block runs; waits or refuses while there are any.
 
     Raises:
-        OSError: the old prefix cannot be renamed; nothing was changed.
+        EnvbuildError: as ``build`` and ``swapping``.
+        OSError: something cannot be written or renamed.
     """
-    old = prefix.exists() or prefix.is_symlink()
-    if old:
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        prefix.rename(archive)
+    journal = _begin(bookkeeping, environment, prefix, mode)
     try:
-        yield
+        if mode == "in place":
+            with swapping():
+                made = _build_in_place(journal, bookkeeping, build)
+        else:
+            made = _build_aside(journal, bookkeeping, build, swapping)
     except BaseException:
-        shutil.rmtree(prefix, ignore_errors=True)
-        if old:
-            archive.rename(prefix)
+        journals.recover(bookkeeping, environment)
         raise
+    receipt.write(bookkeeping, made)
+    reached("receipted")
+    aside.remove(Path(journal.work))
+    journals.remove(bookkeeping, environment)
+    reached("done")
+    return Replacement(made, None if journal.old is None else Path(journal.archive))
+
+
+def _build_in_place(
+    journal: Journal, bookkeeping: Path, build: Callable[[Path, Path | None], Receipt]
+) -> Receipt:
+    prefix = Path(journal.prefix)
+    if journal.old is not None:
+        _archive(prefix, journal)
+    reached("archived")
+    made = build(Path(journal.work), None)
+    reached("built")
+    _make_durable(journal, bookkeeping, made)
+    reached("swapped")
+    return made
+
+
+def _build_aside(
+    journal: Journal,
+    bookkeeping: Path,
+    build: Callable[[Path, Path | None], Receipt],
+    swapping: Callable[[], AbstractContextManager[None]],
+) -> Receipt:
+    prefix = Path(journal.prefix)
+    if journal.old is None:
+        # something for the staged prefix to appear on
+        prefix.mkdir(parents=True)
+    made = build(Path(journal.work), journal.staging)
+    reached("built")
+    _make_durable(journal, bookkeeping, made)
+    with swapping():
+        if journal.old is None:
+            # over the empty folder, in one step
+            journal.staging.rename(prefix)
+        elif journal.mode == "exchange":
+            aside.exchange(journal.staging, prefix)
+            reached("exchanged")
+            _archive(journal.staging, journal)
+        else:
+            _archive(prefix, journal)
+            reached("archived")
+            journal.staging.rename(prefix)
+        durable.fsync_folder(prefix.parent)
+        reached("swapped")
+    return made
+
+
+def _make_durable(journal: Journal, bookkeeping: Path, made: Receipt) -> None:
+    """Force everything to the disk before the old prefix is given up for it."""
+    aside.syncfs(Path(journal.prefix).parent)
+    aside.syncfs(bookkeeping)
+    receipt.write(journal.pending, made)
+    reached("pending")
+
+
+def _archive(old: Path, journal: Journal) -> None:
+    archive = Path(journal.archive)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    old.rename(archive)
+    durable.fsync_folder(archive.parent)
+    durable.fsync_folder(Path(journal.prefix).parent)
+
+
+def _begin(bookkeeping: Path, environment: str, prefix: Path, mode: Mode) -> Journal:
+    """Stage and write down the intent; before that, nothing has been touched."""
+    now = datetime.datetime.now(datetime.UTC)
+    parent = bookkeeping / "work"
+    parent.mkdir(parents=True, exist_ok=True)
+    _sweep(parent, environment)
+    work = Path(tempfile.mkdtemp(prefix=f"{environment}@", dir=parent))
+    staging = work / "prefix"
+    if mode != "in place":
+        staging.mkdir()
+        staging.chmod(0o755)
+    reached("staged")
+    journal = Journal(
+        environment=environment,
+        prefix=str(prefix),
+        mode=mode,
+        work=str(work),
+        archive=str(bookkeeping / "archive" / f"{environment}-{now:%Y%m%dT%H%M%S%fZ}"),
+        old=journals.inode(prefix),
+        new=journals.inode(staging),
+        since=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+    )
+    journals.write(bookkeeping, journal)
+    reached("journalled")
+    return journal
+
+
+def _sweep(parent: Path, environment: str) -> None:
+    """Remove what was staged by runs that were killed before they wrote a journal."""
+    for folder in parent.glob(f"{environment}@*"):
+        aside.remove(folder)
