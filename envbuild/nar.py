@@ -356,7 +356,7 @@ def _target(path: bytes) -> bytes:
 
 
 def _read(batch: list[_Piece]) -> bytes:
-    return b"".join(piece if isinstance(piece, bytes) else _content(piece) for piece in batch)
+    return b"".join([piece if isinstance(piece, bytes) else _content(piece) for piece in batch])
 
 
 def _content(span: _Span) -> bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,9 @@ def command(
     from envbuild.prefix.usage import Patience
 
     project = common.project(ctx)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # as an interrupt: what is under way is put right before the process ends
+        signal.signal(number, _end)
     layout = project.layout(site_name, user=user, root=root)
     selected = project.select(names) if names else sorted(layout.folders)
     site_wheelhouse = layout.site.wheelhouse
@@ -64,7 +69,7 @@ def command(
         project,
         layout,
         selected,
-        Supply(folder.absolute(), offline=offline),
+        Supply(project.folder, folder, offline=offline),
         me=owner.current(f"envbuild create {' '.join(names)}".rstrip()),
         patience=Patience(wait, replace_in_use),
         rebuild=rebuild,
@@ -87,6 +92,10 @@ def command(
             if outcome.error is None or len(outcomes) > 1:
                 click.echo(_line(outcome))
     common.raise_failures({o.name: o.error for o in outcomes if o.error}, len(outcomes))
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)
 
 
 def _line(outcome: Outcome) -> str:

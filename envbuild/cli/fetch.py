@@ -31,7 +31,7 @@ def command(
     project = common.project(ctx)
     selected = project.select(names)
     locks = [lockfile.read(project.lock_file(name), name) for name in selected]
-    supply = Supply.online(wheelhouse_folder or project.wheelhouse)
+    supply = Supply(project.folder, wheelhouse_folder or project.wheelhouse)
     report = supply.fetch(locks)
     missing: list[str] = []
     if not no_interpreters:

@@ -92,7 +92,7 @@ def _check(
     if resolve:
         from envbuild.prefix.supply import Supply
 
-        supply = Supply.online(wheelhouse)
+        supply = Supply(project.folder, wheelhouse)
         with progress.bar("resolving again", len(locks), unit="locks") as advance:
             found += drift.check_resolution(
                 project,
@@ -106,7 +106,7 @@ def _check(
 
         total = len({artifact for lock in locks.values() for artifact in lock.files()})
         with progress.bar("asking the index", total, unit="files") as advance:
-            found += drift.check_index(locks, Supply.online(wheelhouse).index, advance=advance)
+            found += drift.check_index(locks, Supply(project.folder, wheelhouse).index, advance=advance)
     levels = ["declared", *(["resolve"] if resolve else []), *(["index"] if ask_index else [])]
     _report(names, found, levels, json_output=json_output)
 
@@ -160,7 +160,7 @@ def _update(
             ) from error
     everything, packages, more = _read_upgrade(project, upgrade)
     selected = project.select((*names, *more))
-    supply = Supply.online(wheelhouse)
+    supply = Supply(project.folder, wheelhouse)
     with progress.bar("locking", len(selected), unit="environments") as advance:
         changes, failures = update(
             project,

@@ -18,6 +18,7 @@ COMMANDS = {
     "completion": "Print the shell's completion script.",
     "create": "Build the prefixes of a site, at their final paths.",
     "fetch": "Download what locks name into the wheelhouse, verified.",
+    "hash": "Print digests of paths as Nix has them, or check a list of them.",
     "lock": "Resolve environments into locks, or check locks for drift.",
     "site": "Show what is known of a site.",
     "status": "Show which environments are locked, built and checked.",

@@ -40,7 +40,6 @@ class Job(msgspec.Struct, frozen=True):
     Attributes:
         name: the environment's name.
         prefix: the final path.
-        staging: the folder that is to appear there; None to build at the path itself.
         root: the site's root, out of which nothing may point.
         interpreter: what the prefix stands on.
         lock: what is installed.
@@ -48,11 +47,11 @@ class Job(msgspec.Struct, frozen=True):
         projects: what is installed in editable form.
         checks: what the prefix must be able to do.
         settings: how files get there.
+        staging: the folder that is to appear at the path; None to build at the path itself.
     """
 
     name: str
     prefix: str
-    staging: str | None
     root: str
     interpreter: Interpreter
     lock: Lock
@@ -60,6 +59,7 @@ class Job(msgspec.Struct, frozen=True):
     projects: tuple[Project, ...]
     checks: Checks
     settings: Settings
+    staging: str | None = None
 
 
 class Built(msgspec.Struct, frozen=True):
@@ -85,16 +85,22 @@ class _Result(msgspec.Struct, frozen=True):
     error: dict[str, str | None] | None = None
 
 
-def run(job: Job, work: Path) -> Built:
+def run(job: Job, work: Path, staging: Path | None) -> Built:
     """Build in a process of its own and wait for it.
 
     Args:
         job: what to build.
-        work: a folder for what the two processes tell each other.
+        work: a folder for what is needed meanwhile.
+        staging: the folder that is to appear at the final path; None to build there.
 
     Raises:
         EnvbuildError: what went wrong there.
     """
+    job = msgspec.structs.replace(
+        job,
+        settings=msgspec.structs.replace(job.settings, work=str(work)),
+        staging=None if staging is None else str(staging),
+    )
     described, result = work / "job.json", work / "result.json"
     described.write_bytes(msgspec.json.encode(job))
     process.run(

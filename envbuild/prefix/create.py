@@ -7,8 +7,8 @@ import os
 import platform
 import re
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -19,14 +19,14 @@ from envbuild.catalog.environment import Environment
 from envbuild.catalog.project import Project
 from envbuild.catalog.site import Layout
 from envbuild.digest import sha256_bytes
-from envbuild.errors import EnvbuildError, InputError, PreflightError
+from envbuild.errors import EnvbuildError, InputError, PreflightError, StepError
 from envbuild.exclusion import ExclusiveLock, exclusive
 from envbuild.lock import drift, interpreters, lockfile
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock
 from envbuild.owner import Owner
-from envbuild.prefix import build as building
 from envbuild.prefix import aside, install, interpreter, preflight, receipt, transaction, usage
+from envbuild.prefix import build as building
 from envbuild.prefix import journal as journals
 from envbuild.prefix.aside import Mode, Probe
 from envbuild.prefix.install import Settings
@@ -129,12 +129,20 @@ def judged(layout: Layout, one: Plan) -> str | None:
     """Say why what stands at a plan's prefix is not what it should be; None if it is."""
     if journals.path(layout.bookkeeping, one.name).exists():
         return "an earlier run was interrupted"
+    known = receipt.read(layout.bookkeeping, one.name)
+    if known is not None and known.interpreter.origin == "fallback" and not _unpinned(layout):
+        return "it stands on an interpreter that the site does not allow"
     return judge(
-        receipt.read(layout.bookkeeping, one.name),
+        known,
         one.prefix,
         lock_sha256=one.lock_sha256,
         declared_sha256=declared_sha256(one.environment, layout, one.pin),
     )
+
+
+def _unpinned(layout: Layout) -> bool:
+    """Whether an installed CPython may stand in for the pinned one."""
+    return layout.site.unpinned_interpreter or layout.rehearsal
 
 
 def judge(
@@ -155,7 +163,7 @@ def judge(
     if known.lock_sha256 != lock_sha256:
         return "the lock has changed"
     if known.declared_sha256 != declared_sha256:
-        return "its checks, projects, interpreter or link mode have changed"
+        return "its checks, projects, interpreter or site have changed"
     if known.look != receipt.look(prefix, Path(known.interpreter.path)):
         return "the prefix was changed since it was checked"
     return None
@@ -163,7 +171,14 @@ def judge(
 
 def declared_sha256(environment: Environment, layout: Layout, pin: Pin) -> str:
     """Return the digest of what decides a prefix besides its lock."""
-    declared = (environment.checks, environment.editable, layout.site.link_mode, pin)
+    declared = (
+        environment.checks,
+        environment.editable,
+        layout.site.link_mode,
+        layout.name,
+        layout.rehearsal,
+        pin,
+    )
     return sha256_bytes(msgspec.json.encode(declared, order="deterministic"))
 
 
@@ -242,25 +257,43 @@ def _build_all(run: Run, plans: Sequence[Plan]) -> dict[str, Outcome]:
     pythons: dict[str, tuple[Interpreter, list[str]]] = {}
     for one in plans:
         # before anything large is downloaded: what can refuse, refuses now
-        try:
+        with _caught(outcomes, one):
             _refuse_cuda(one)
             preflight.check_glibc(layout, one.environment.glibc_minor, one.name)
             preflight.check_root(layout, one.prefix)
             usage.refuse_if_used(layout.bookkeeping, one.name, run.patience)
+            _projects(one, run)
             pythons[one.name] = _interpreter(one, run)
-        except EnvbuildError as error:
-            outcomes[one.name] = _failed(one.name, one.prefix, error)
     builds = [one for one in plans if one.name in pythons]
-    if builds:
-        run.supply.fetch([one.lock for one in builds])
-    for one in builds:
+    for one in _fetched(builds, run, outcomes):
         python, more = pythons[one.name]
-        try:
-            with run.lock(one.name):
-                outcomes[one.name] = _build_locked(one, run, python, [*notes, *more])
-        except EnvbuildError as error:
-            outcomes[one.name] = _failed(one.name, one.prefix, error)
+        with _caught(outcomes, one), run.lock(one.name):
+            outcomes[one.name] = _build_locked(one, run, python, [*notes, *more])
     return outcomes
+
+
+@contextmanager
+def _caught(outcomes: dict[str, Outcome], one: Plan) -> Iterator[None]:
+    """Let what goes wrong with one environment be its outcome, and no other's."""
+    try:
+        yield
+    except EnvbuildError as error:
+        outcomes[one.name] = _failed(one.name, one.prefix, error)
+    except OSError as error:
+        failure = StepError(error.strerror or str(error), where=error.filename or one.prefix)
+        outcomes[one.name] = _failed(one.name, one.prefix, failure)
+
+
+def _fetched(plans: list[Plan], run: Run, outcomes: dict[str, Outcome]) -> list[Plan]:
+    """Download what all need at once; if that fails, find out which of them can go on."""
+    try:
+        run.supply.fetch([one.lock for one in plans])
+    except EnvbuildError:
+        for one in plans:
+            with _caught(outcomes, one):
+                run.supply.fetch([one.lock])
+        return [one for one in plans if one.name not in outcomes]
+    return plans
 
 
 def _build_locked(one: Plan, run: Run, python: Interpreter, notes: list[str]) -> Outcome:
@@ -323,7 +356,7 @@ def _interpreter(one: Plan, run: Run) -> tuple[Interpreter, list[str]]:
     try:
         archive = supply.interpreter(one.pin)
     except EnvbuildError as error:
-        if not (layout.site.unpinned_interpreter or layout.rehearsal):
+        if not _unpinned(layout):
             raise PreflightError(
                 f"{one.name} needs the pinned Python {one.pin.version}, which cannot be had",
                 where=f"site {layout.name}",
@@ -353,34 +386,32 @@ def _interpreter(one: Plan, run: Run) -> tuple[Interpreter, list[str]]:
 def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mode) -> Outcome:
     begun = time.monotonic()
     layout, supply = run.layout, run.supply
-    settings = Settings(
-        link_mode=layout.site.link_mode,
-        uv_cache=layout.path(layout.site.uv_cache) if layout.site.uv_cache else None,
-        bookkeeping=layout.bookkeeping,
-        temporary=preflight.temporary(layout),
-    )
-    if settings.temporary is not None:
-        settings.temporary.mkdir(parents=True, exist_ok=True)
+    temporary = preflight.temporary(layout)
+    if temporary is not None:
+        temporary.mkdir(parents=True, exist_ok=True)
     supply.build_sdists(one.lock, Path(python.path))
     size, files = supply.unpacked(one.lock)
     preflight.check_space(layout.root, size=size, files=files, environment=one.name)
-    projects, passed_over = _projects(one, layout, supply)
+    projects, passed_over = _projects(one, run)
     job = building.Job(
         name=one.name,
         prefix=str(one.prefix),
-        staging=None,
         root=str(layout.root),
         interpreter=python,
         lock=one.lock,
         wheelhouse=str(supply.wheelhouse.path),
         projects=projects,
         checks=one.environment.checks,
-        settings=settings,
+        settings=Settings(
+            link_mode=layout.site.link_mode,
+            work="",
+            uv_cache=str(layout.path(layout.site.uv_cache)) if layout.site.uv_cache else None,
+            temporary=None if temporary is None else str(temporary),
+        ),
     )
 
     def build(work: Path, staging: Path | None) -> Receipt:
-        place = None if staging is None else str(staging)
-        built = building.run(msgspec.structs.replace(job, staging=place), work)
+        built = building.run(job, work, staging)
         return Receipt(
             environment=one.name,
             site=layout.name,
@@ -422,17 +453,15 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
     )
 
 
-def _projects(
-    one: Plan, layout: Layout, supply: Supply
-) -> tuple[tuple[building.Project, ...], list[str]]:
+def _projects(one: Plan, run: Run) -> tuple[tuple[building.Project, ...], list[str]]:
     """Return the editable projects that are there, and notes about those that are not."""
     projects, notes = [], []
     for editable in one.environment.editable:
-        folder = install.project_folder(layout.root, editable)
+        folder = install.project_folder(run.layout.root, editable)
         if folder is None:
-            notes.append(f"no project at {layout.root / editable.path}: passed over")
+            notes.append(f"no project at {run.layout.root / editable.path}: passed over")
             continue
-        wheels = supply.build_wheels(one.lock, editable.requires)
+        wheels = run.supply.build_wheels(one.lock, editable.requires)
         projects.append(building.Project(editable, str(folder), tuple(map(str, wheels))))
     return tuple(projects), notes
 

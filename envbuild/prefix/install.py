@@ -11,8 +11,9 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
+import tomli_w
 
-from envbuild import durable, process, uvtool
+from envbuild import process, uvtool
 from envbuild.catalog.environment import Editable
 from envbuild.errors import CheckFailedError, PreflightError, StepError
 from envbuild.lock import lockfile
@@ -26,20 +27,24 @@ class Settings(msgspec.Struct, frozen=True):
 
     Attributes:
         link_mode: ``copy``, ``hardlink`` or ``clone``.
-        uv_cache: the uv cache that the latter two link from; the caller's own where None.
-        bookkeeping: the site's folder for derived files, on the prefix's file system.
-        temporary: the TMPDIR of programs; the caller's own where None.
+        work: a folder for what is needed meanwhile; whoever gives it removes it.
+        uv_cache: the uv cache that ``hardlink`` and ``clone`` link from; the caller's own if None.
+        temporary: the TMPDIR of programs; the caller's own if None.
     """
 
     link_mode: str
-    uv_cache: Path | None
-    bookkeeping: Path
-    temporary: Path | None
+    work: str
+    uv_cache: str | None = None
+    temporary: str | None = None
 
     def environment(self) -> dict[str, str]:
         """Return the environment of uv here: offline, and nothing of the caller's."""
-        extra = {} if self.temporary is None else {"TMPDIR": str(self.temporary)}
+        extra = {} if self.temporary is None else {"TMPDIR": self.temporary}
         return uvtool.environment(extra=extra)
+
+    def folder(self, name: str) -> Path:
+        """Make a folder for something that is needed meanwhile."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.work))
 
     @contextmanager
     def cache(self, prefix: Path) -> Iterator[list[str | Path]]:
@@ -65,16 +70,16 @@ def make_empty(prefix: Path, interpreter: Interpreter, name: str, settings: Sett
     Raises:
         StepError: uv could not make it.
     """
-    with tempfile.TemporaryDirectory(prefix="envbuild-venv-") as cache:
-        process.run(
-            [
-                *(uvtool.executable(), "venv", "--python", interpreter.path, "--prompt", name),
-                *("--no-config", "--no-project", "--allow-existing", "--cache-dir", cache, prefix),
-            ],
-            doing=f"making the environment {name}",
-            env=settings.environment(),
-            tied=True,
-        )
+    cache = settings.folder("venv")
+    process.run(
+        [
+            *(uvtool.executable(), "venv", "--python", interpreter.path, "--prompt", name),
+            *("--no-config", "--no-project", "--allow-existing", "--cache-dir", cache, prefix),
+        ],
+        doing=f"making the environment {name}",
+        env=settings.environment(),
+        tied=True,
+    )
 
 
 def derived_lock(lock: Lock, wheelhouse: Path) -> bytes:
@@ -84,23 +89,28 @@ def derived_lock(lock: Lock, wheelhouse: Path) -> bytes:
         lock: what to install.
         wheelhouse: the folder that holds its files.
     """
-    lines = [
-        f'lock-version = "{lockfile.LOCK_VERSION}"',
-        'created-by = "envbuild"',
-        f"requires-python = {json.dumps(lock.specification.requires_python)}",
+    packages = [
+        {
+            "name": package.name,
+            "version": package.version,
+            **({} if package.marker is None else {"marker": package.marker}),
+            "wheels": [
+                {
+                    "path": str(wheelhouse / package.artifact.file),
+                    "size": package.artifact.size,
+                    "hashes": {"sha256": package.artifact.sha256},
+                }
+            ],
+        }
+        for package in lock.installable()
     ]
-    for package in lock.installable():
-        artifact = package.artifact
-        lines += [
-            "",
-            "[[packages]]",
-            f"name = {json.dumps(package.name)}",
-            f"version = {json.dumps(package.version)}",
-            *([] if package.marker is None else [f"marker = {json.dumps(package.marker)}"]),
-            f"wheels = [{{ path = {json.dumps(str(wheelhouse / artifact.file))}, "
-            f'size = {artifact.size}, hashes = {{ sha256 = "{artifact.sha256}" }} }}]',
-        ]
-    return ("\n".join(lines) + "\n").encode()
+    document = {
+        "lock-version": lockfile.LOCK_VERSION,
+        "created-by": "envbuild",
+        "requires-python": lock.specification.requires_python,
+        "packages": packages,
+    }
+    return tomli_w.dumps(document).encode()
 
 
 def install(prefix: Path, lock: Lock, wheelhouse: Path, settings: Settings) -> None:
@@ -115,9 +125,8 @@ def install(prefix: Path, lock: Lock, wheelhouse: Path, settings: Settings) -> N
     Raises:
         StepError: uv could not install them.
     """
-    derived = settings.bookkeeping / "locks" / f"pylock.{lock.environment}.toml"
-    derived.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(derived, derived_lock(lock, wheelhouse))
+    derived = Path(settings.work) / f"pylock.{lock.environment}.toml"
+    derived.write_bytes(derived_lock(lock, wheelhouse))
     with settings.cache(prefix) as options:
         process.run(
             [
@@ -182,31 +191,64 @@ def install_editable(
         StepError: its build failed.
         CheckFailedError: the lock lacks what it requires, or it points out of the root.
     """
-    before = set(_dist_infos(prefix))
-    with tempfile.TemporaryDirectory(prefix="envbuild-editable-") as name:
-        work = Path(name)
-        for wheel in build_wheels:
-            (work / wheel.name).symlink_to(wheel.absolute())
-        process.run(
-            [
-                *(uvtool.executable(), "pip", "install", "--python", prefix / "bin" / "python"),
-                *("--offline", "--no-config", "--no-index", "--find-links", work, "--no-deps"),
-                *("--cache-dir", work / "cache", "--link-mode", "copy", "--compile-bytecode"),
-                *("--editable", folder),
-            ],
-            doing=f"installing {folder} in editable form",
-            env=settings.environment(),
-            tied=True,
-            mend="see what its build said; its build requirements are `requires` of [[editable]]",
-        )
-    (info,) = set(_dist_infos(prefix)) - before
+    links = settings.folder("requires")
+    for wheel in build_wheels:
+        (links / wheel.name).symlink_to(wheel.absolute())
+    process.run(
+        [
+            *(uvtool.executable(), "pip", "install", "--python", prefix / "bin" / "python"),
+            *("--offline", "--no-config", "--no-index", "--find-links", links, "--no-deps"),
+            *("--cache-dir", settings.folder("editable"), "--link-mode", "copy"),
+            *("--compile-bytecode", "--editable", folder),
+        ],
+        doing=f"installing {folder} in editable form",
+        env=settings.environment(),
+        tied=True,
+        mend="see what its build said; its build requirements are `requires` of [[editable]]",
+    )
+    info = _find_editable(prefix, folder)
     metadata = email.parser.HeaderParser().parsestr((info / "METADATA").read_text())
     project_name, version = str(metadata["Name"]), str(metadata["Version"])
+    _check_alone(project_name, lock, prefix)
     _check_requires(
         project_name, metadata.get_all("Requires-Dist", []), editable.extras, lock, prefix
     )
-    _check_inside(info, project_name, folder, root)
+    _check_inside(info, project_name, root)
     return Distribution(project_name, version, editable=str(folder))
+
+
+def _find_editable(prefix: Path, folder: Path) -> Path:
+    """Return the metadata of what was just installed from a folder (PEP 610)."""
+    for info in _dist_infos(prefix):
+        try:
+            direct = json.loads((info / "direct_url.json").read_text())
+            editable, url = direct["dir_info"]["editable"], urlsplit(direct["url"])
+        except (OSError, ValueError, KeyError):
+            continue
+        if editable is True and Path(unquote(url.path)) == folder:
+            return info
+    raise StepError(
+        f"{folder} was not installed in editable form",
+        where=prefix,
+        expected="a direct_url.json that points at it",
+        mend="see whether its build backend supports editable installs (PEP 660)",
+    )
+
+
+def _check_alone(project: str, lock: Lock, prefix: Path) -> None:
+    """Refuse a project that has taken the place of a locked package."""
+    from packaging.utils import canonicalize_name
+
+    locked = {package.name: package.version for package in lock.packages}
+    version = locked.get(canonicalize_name(project))
+    if version is not None:
+        raise CheckFailedError(
+            f"{project} is a package of the lock too",
+            where=prefix,
+            expected="a project whose name no locked package has",
+            found=f"{project} {version} in the lock of {lock.environment}",
+            mend=f"exclude {project} in envs/{lock.environment}.toml, or leave the project out",
+        )
 
 
 def _dist_infos(prefix: Path) -> Iterator[Path]:
@@ -245,21 +287,8 @@ def _check_requires(
         )
 
 
-def _check_inside(info: Path, project: str, folder: Path, root: Path) -> None:
-    """See that an editable install points at the project and to nothing outside the root."""
-    try:
-        direct = json.loads((info / "direct_url.json").read_text())
-        url = urlsplit(direct["url"])
-        editable = direct["dir_info"]["editable"]
-    except (OSError, ValueError, KeyError) as error:
-        raise StepError(f"{project} was not installed in editable form", where=info) from error
-    if editable is not True or Path(unquote(url.path)) != folder:
-        raise CheckFailedError(
-            f"{project} points to another project",
-            where=info / "direct_url.json",
-            expected=folder,
-            found=direct["url"],
-        )
+def _check_inside(info: Path, project: str, root: Path) -> None:
+    """See that an editable install adds nothing outside the root to the path."""
     for line in (info / "RECORD").read_text().splitlines():
         file = line.partition(",")[0]
         if not file.endswith(".pth"):

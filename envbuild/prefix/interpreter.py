@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
@@ -13,6 +14,7 @@ import msgspec
 from envbuild import durable, process, uvtool
 from envbuild.errors import PreflightError, StepError
 from envbuild.lock.interpreters import Pin
+from envbuild.prefix import aside
 
 _QUERY = """
 import json, os, platform, sys
@@ -61,7 +63,7 @@ def installed(pin: Pin, folder: Path) -> Interpreter | None:
 
 
 def install(pin: Pin, archive: Path, folder: Path) -> Interpreter:
-    """Install the pinned interpreter from its archive.
+    """Install the pinned interpreter from its archive; the caller holds a lock for it.
 
     uv does it, from a list with this one archive: it checks the hash, unpacks safely and mends
     the build-time paths in the interpreter's own configuration.
@@ -74,7 +76,6 @@ def install(pin: Pin, archive: Path, folder: Path) -> Interpreter:
     Raises:
         StepError: uv could not install it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     major, minor, patch = map(int, pin.version.split("."))
     key = f"cpython-{pin.version}-linux-x86_64-gnu"
     entry = {
@@ -91,22 +92,23 @@ def install(pin: Pin, archive: Path, folder: Path) -> Interpreter:
         "variant": None,
         "build": pin.build,
     }
-    downloads = folder / f".{key}.json"
-    durable.write(downloads, json.dumps({key: entry}).encode())
-    try:
+    home = _home(pin, folder)
+    aside.remove(home)  # of a run that was killed: without a receipt nobody uses it
+    home.mkdir(parents=True)
+    with tempfile.TemporaryDirectory(prefix=".cache-", dir=home) as cache:
+        downloads = Path(cache) / "downloads.json"
+        downloads.write_text(json.dumps({key: entry}))
         process.run(
             [
                 *(uvtool.executable(), "python", "install", pin.version),
-                *("--install-dir", folder, "--no-bin", "--no-config"),
-                *("--python-downloads-json-url", downloads, "--reinstall"),
+                *("--install-dir", home, "--no-bin", "--no-config", "--cache-dir", cache),
+                *("--python-downloads-json-url", downloads),
             ],
             doing=f"installing Python {pin.version}",
             env=uvtool.environment(extra={"UV_PYTHON_DOWNLOADS": "manual", "UV_OFFLINE": "0"}),
             mend=f"remove {archive.name} from the wheelhouse and fetch it again",
         )
-    finally:
-        downloads.unlink(missing_ok=True)
-    path = folder / key / "bin" / f"python{major}.{minor}"
+    path = home / key / "bin" / f"python{major}.{minor}"
     found = query(path)
     if found is None or found.version != pin.version:
         raise StepError(
@@ -115,6 +117,7 @@ def install(pin: Pin, archive: Path, folder: Path) -> Interpreter:
             expected=pin.version,
             found=found.version if found else "no interpreter that runs",
         )
+    aside.syncfs(home)
     receipt = _Receipt(pin.file, pin.sha256, str(path))
     durable.write(_receipt_path(pin, folder), msgspec.json.encode(receipt))
     return _managed(pin, path)
@@ -124,8 +127,13 @@ def _managed(pin: Pin, path: Path) -> Interpreter:
     return Interpreter(str(path), pin.version, "managed", pin.file, pin.sha256)
 
 
+def _home(pin: Pin, folder: Path) -> Path:
+    """Return the folder of one build of one version: another build never takes its place."""
+    return folder / f"{pin.version}+{pin.build}"
+
+
 def _receipt_path(pin: Pin, folder: Path) -> Path:
-    return folder / f".cpython-{pin.version}.receipt.json"
+    return _home(pin, folder) / "receipt.json"
 
 
 def query(path: Path) -> Interpreter | None:

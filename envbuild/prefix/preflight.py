@@ -44,9 +44,22 @@ def check_site(layout: Layout) -> list[str]:
                     mend="run this on the site, with its file systems mounted; elsewhere, rehearse "
                     "it with --root DIR",
                 )
+    _check_letters(layout)
     _check_names(layout)
     _check_temporary(layout)
     return notes
+
+
+def _check_letters(layout: Layout) -> None:
+    """Refuse paths that scripts, shells or uv cannot write down."""
+    text = os.fsencode(layout.root).decode(errors="replace")
+    if not text.isprintable() or "\N{REPLACEMENT CHARACTER}" in text:
+        raise PreflightError(
+            "the root's path holds a character that no script can name",
+            where=repr(str(layout.root)),
+            expected="printable characters, encoded as UTF-8",
+            mend="choose another folder",
+        )
 
 
 def _check_names(layout: Layout) -> None:
@@ -186,8 +199,8 @@ def check_space(folder: Path, *, size: int, files: int, environment: str) -> Non
         raise PreflightError(
             f"too little space for {environment}",
             where=folder,
-            expected=f"{size / 1e9:.2f} GB free",
-            found=f"{free / 1e9:.2f} GB free",
+            expected=f"{size / 1e6:.1f} MB free",
+            found=f"{free / 1e6:.1f} MB free",
             mend="free some space, or build it elsewhere with --root DIR",
         )
     # file systems without a fixed number of inodes (btrfs) say 0 of 0

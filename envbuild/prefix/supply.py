@@ -28,24 +28,21 @@ class Supply:
     """A wheelhouse and, unless offline, the index that fills it.
 
     Args:
-        wheelhouse: the folder.
+        project: the project's folder, whose configuration of uv names the index.
+        wheelhouse: the folder of artifacts.
         offline: whether nothing may be downloaded.
     """
 
-    def __init__(self, wheelhouse: Path, *, offline: bool) -> None:
-        self.wheelhouse = Wheelhouse(wheelhouse)
+    def __init__(self, project: Path, wheelhouse: Path, *, offline: bool = False) -> None:
+        self.wheelhouse = Wheelhouse(wheelhouse.absolute())
+        self._project = project
         self._offline = offline
-
-    @classmethod
-    def online(cls, wheelhouse: Path) -> Supply:
-        """Return a supply that may download."""
-        return cls(wheelhouse.absolute(), offline=False)
 
     @cached_property
     def _locations(self) -> tuple[IndexLocation, ...]:
         from envbuild.artifacts.index import configured
 
-        return configured(uvtool.executable())
+        return configured(uvtool.executable(), cwd=self._project)
 
     @property
     def index_urls(self) -> list[str]:

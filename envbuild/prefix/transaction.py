@@ -1,8 +1,8 @@
 """Replacing a prefix: nothing is half made and nothing is lost, whatever is killed when.
 
-The order is what counts: journal, build, checks, pending receipt and everything else durable,
-the swap, the old prefix in the archive, the receipt, and last the journal removed. `journal.recover`
-knows what to do between any two of these.
+What counts is the order: the journal, the build, its checks, everything durable, the pending
+receipt, the swap, the old prefix in the archive, the receipt, and last the journal removed.
+`journal.recover` knows what to do between any two of these.
 """
 
 from __future__ import annotations

@@ -126,7 +126,8 @@ def test_the_pinned_interpreter_when_its_archive_can_be_had(
     assert known["interpreter"] == {
         "path": str(
             project.folder
-            / f".envs/.envbuild/interpreters/cpython-{VERSION}-linux-x86_64-gnu/bin/{MINOR}"
+            / f".envs/.envbuild/interpreters/{VERSION}+{pin.build}"
+            / f"cpython-{VERSION}-linux-x86_64-gnu/bin/{MINOR}"
         ),
         "version": VERSION,
         "origin": "managed",
@@ -262,8 +263,8 @@ def test_a_failed_check_leaves_the_old_prefix_and_says_what_failed(
     assert "ModuleNotFoundError: No module named 'no_such_module'" in done.err
     assert prefix.stat().st_ino == identity
     assert receipt(project) == before
-    assert not list((project.folder / ".envs" / ".envbuild" / "archive").iterdir())
-    assert not list((project.folder / ".envs" / ".envbuild").glob("unpacked-*"))
+    assert not list((project.folder / ".envs" / ".envbuild" / "archive").glob("*"))
+    assert not list((project.folder / ".envs" / ".envbuild" / "work").iterdir())
 
     project.environment_file("toy").write_text(projects.environment("tool", extra=CHECKS))
     assert envbuild("create", cwd=project.folder).out == f"toy: kept {prefix}\n"
@@ -343,7 +344,7 @@ def test_files_are_shared_only_where_the_site_says_so(
     assert envbuild("create", cwd=project.folder).code == 0
     module = project.folder / ".envs" / "toy" / "lib" / MINOR / "site-packages" / "alpha.py"
     assert module.stat().st_nlink == {"copy": 1, "hardlink": 2}[mode]
-    assert not list((project.folder / ".envs" / ".envbuild").glob("unpacked-*"))
+    assert not list((project.folder / ".envs" / "toy").glob(".unpacked-*"))
 
 
 def test_a_poisoned_uv_cache_reaches_no_copy(

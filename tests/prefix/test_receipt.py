@@ -39,6 +39,7 @@ def known(prefix: Path) -> Receipt:
         seconds={"install": 1.5},
         tools={"uv": "0"},
         created="2026-11-30T00:00:00Z",
+        mode="exchange",
         notes=(),
         look=receipt.look(prefix, python),
     )
@@ -77,7 +78,7 @@ def test_each_reason_in_words(prefix: Path, known: Receipt) -> None:
     assert judge(moved, prefix) == "the prefix has no receipt"
     assert judge(known, prefix, lock="x") == "the lock has changed"
     assert judge(known, prefix, declared="x") == (
-        "its checks, projects, interpreter or link mode have changed"
+        "its checks, projects, interpreter or site have changed"
     )
 
 
