@@ -1,6 +1,6 @@
 """``python -m envbuild``."""
 
-from envbuild.cli.main import run
+from envbuild.entry import run
 
 if __name__ == "__main__":
     run()

@@ -16,6 +16,7 @@ import os
 import re
 import stat
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
@@ -39,6 +40,8 @@ R = TypeVar("R")
 _AHEAD, _AHEAD_AT_LEAST = 64, 4
 # Readers per path: they wait for storage more than for a core, above all for many small files.
 _READERS = 4
+# How long reading may wait for storage, as a part of the hashing thread's own work
+_PATIENCE = 0.25
 
 
 class Listed(msgspec.Struct, frozen=True):
@@ -121,11 +124,11 @@ def digest(path: AnyPath, *, jobs: int = _READERS, advance: Advance | None = Non
     """Return the digest of a file, folder or symlink, as ``nix hash path`` prints it.
 
     A symlink is hashed itself, not what it points to. A NAR is one stream, so one thread hashes
-    it, while others read up to 64 MiB ahead.
+    it; where storage keeps that one waiting, others read up to 64 MiB ahead.
 
     Args:
         path: what to hash.
-        jobs: how many threads read.
+        jobs: how many threads may read ahead.
         advance: called, from the hashing thread, with the bytes of the archive just hashed.
 
     Raises:
@@ -239,22 +242,49 @@ def _check(listed: Listed, readers: ThreadPoolExecutor, ahead: int, advance: Adv
 
 
 def _digest(path: AnyPath, readers: ThreadPoolExecutor, ahead: int, advance: Advance) -> str:
-    """Walk, and hash what is read ahead, in order."""
+    """Walk and hash, in order; read ahead once reading has kept the hashing waiting."""
     sha256 = hashlib.sha256()
+    patience = _Patience()
     reading: deque[Future[bytes]] = deque()
 
-    def hash_first() -> None:
-        data = reading.popleft().result()
+    def take(data: bytes) -> None:
         sha256.update(data)
         advance(len(data))
 
     for batch in _batches(_pieces(os.fsencode(path))):
+        if not patience.lost:
+            with patience.tried():
+                data = _read(batch)
+            take(data)
+            continue
         reading.append(readers.submit(_read, batch))
         if len(reading) == ahead:
-            hash_first()
+            take(reading.popleft().result())
     while reading:
-        hash_first()
+        take(reading.popleft().result())
     return "sha256-" + base64.b64encode(sha256.digest()).decode()
+
+
+class _Patience:
+    """Whether a thread waits too long for what it reads, next to what it has to do itself.
+
+    Readers are no gain for what is in memory already: the hashing then finds it in the cache of
+    another core, or in none, and several paths are hashed at half the speed.
+    """
+
+    def __init__(self) -> None:
+        self.lost = False
+        self._begun = time.thread_time()
+        self._waited = 0.0
+
+    @contextlib.contextmanager
+    def tried(self) -> Iterator[None]:
+        """Watch a read: what it takes beyond the thread's own work is waiting."""
+        clock, work = time.perf_counter(), time.thread_time()
+        yield
+        now = time.thread_time()
+        self._waited += time.perf_counter() - clock - (now - work)
+        self.lost = self._waited > _PATIENCE * (now - self._begun)
 
 
 def _batches(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:

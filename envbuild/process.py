@@ -9,8 +9,9 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 
@@ -34,7 +35,18 @@ _PR_SET_PDEATHSIG = 1
 # Lines of a failed program's output that are shown
 _FIRST, _LAST = 5, 30
 
-_USERINFO = re.compile(r"(?<=://)[^/@\s\"']+@")
+# User and password, between :// and @. People write passwords as they are, so what begins with a
+# name and a colon is taken for a secret up to the last @ of the line, unless a port follows.
+_PORT = r"""\d* (?: [/\s"'`?\#,;)\]] | $ )"""
+_USERINFO = re.compile(
+    rf"""(?<=://) (?: [^/\s"]* | [^/\s"@:\[]* : (?! {_PORT} ) (?: (?! ://) [^\n] )* ) @""",
+    re.VERBOSE | re.MULTILINE,
+)
+
+# Variables that say where packages and interpreters come from: what stands before the last @ of a
+# URL of theirs is a secret, whatever it looks like.
+_LOCATIONS = re.compile(r"UV_.*INDEX.*|UV_PYTHON_INSTALL_MIRROR|PBS_INSTALLER_BASE_URL")
+_SECRET = re.compile(r"(?<=://) (?: (?! ://) . )+ (?=@)", re.VERBOSE | re.DOTALL)
 
 
 class Completed(msgspec.Struct, frozen=True):
@@ -80,7 +92,18 @@ def _tie() -> Callable[[], None]:
 
 def redact(text: str) -> str:
     """Replace the user and password of every URL in ``text`` by ``***``."""
+    for secret in _secrets(os.environ):
+        text = text.replace(f"://{secret}@", "://***@")
     return _USERINFO.sub("***@", text)
+
+
+def _secrets(variables: Mapping[str, str]) -> Iterator[str]:
+    """Yield what the caller's own variables hold before an @, as it is and decoded."""
+    for name, value in variables.items():
+        if "@" in value and _LOCATIONS.fullmatch(name):
+            for secret in _SECRET.findall(value):
+                yield secret
+                yield unquote(secret)
 
 
 def environment(extra: Mapping[str, str] | None = None, *, network: bool = False) -> dict[str, str]:
@@ -122,7 +145,7 @@ def run(
             the command and its output are in the message, without credentials.
     """
     arguments = [str(part) for part in command]
-    shown = redact(shlex.join(arguments))
+    shown = shlex.join(map(redact, arguments))  # before quoting, which would hide a password's end
     log.debug("run: %s", shown)
     begun = time.monotonic()
     try:

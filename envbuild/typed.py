@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -41,17 +42,38 @@ def read(path: Path, kind: str) -> bytes:
 
 
 def parse(data: bytes, path: Path) -> dict[str, Any]:
-    """Parse TOML 1.0; CRLF line ends are taken as LF.
+    """Parse TOML 1.0; CRLF line ends are taken as LF, and a byte order mark is passed over.
 
     Raises:
-        InputError: the bytes are not UTF-8 or not TOML.
+        InputError: the bytes are not UTF-8 or not TOML, are nested too deeply, or have a NUL in
+            them: no path, argument or name can.
     """
     try:
-        return tomli.loads(data.decode().replace("\r\n", "\n"))
+        document = tomli.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
+        nul = _with_nul(document, "")
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 at byte {error.start}", where=path) from error
     except tomli.TOMLDecodeError as error:
         raise InputError(f"not TOML: {error}", where=path) from error
+    except RecursionError as error:
+        raise InputError(
+            "nested too deeply", where=path, mend="no key here needs more than a few levels"
+        ) from error
+    if nul is not None:
+        raise InputError(f"{nul}: holds a NUL character", where=path, mend="remove it")
+    return document
+
+
+def _with_nul(value: object, key: str) -> str | None:
+    """Return the key of the first string with a NUL in it."""
+    items: Iterable[tuple[str, object]] = ()
+    if isinstance(value, str):
+        return key if "\0" in value else None
+    if isinstance(value, dict):
+        items = ((_join(key, name), one) for name, one in value.items())
+    elif isinstance(value, list):
+        items = ((f"{key}[{index}]", one) for index, one in enumerate(value))
+    return next((found for name, one in items if (found := _with_nul(one, name))), None)
 
 
 def convert(document: object, shape: type[T], path: Path, *, at: str = "") -> T:

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -253,6 +254,14 @@ def test_a_link_is_hashed_itself_unless_a_slash_follows(
     assert nar.digest("link/") == nar.digest("tree") == nar.digest("tree//") != nar.digest("link")
 
 
+@pytest.fixture(params=["read ahead", "read when needed"])
+def reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to read, however fast the storage is here."""
+    patience = -1.0 if request.param == "read ahead" else float("inf")
+    monkeypatch.setattr(nar, "_PATIENCE", patience)
+
+
+@pytest.mark.usefixtures("reading")
 @pytest.mark.parametrize("jobs", [1, 2, 9])
 def test_the_number_of_threads_changes_nothing(jobs: int, tmp_path: Path) -> None:
     path = build(tmp_path / "tree", AWKWARD["around a chunk"])
@@ -260,6 +269,7 @@ def test_the_number_of_threads_changes_nothing(jobs: int, tmp_path: Path) -> Non
     assert nar.digests([path] * 20, jobs=jobs) == [nar.digest(path)] * 20
 
 
+@pytest.mark.usefixtures("reading")
 def test_several_paths_keep_their_order(tmp_path: Path) -> None:
     trees = list(AWKWARD.values())
     paths = [build(tmp_path / str(number), tree) for number, tree in enumerate(trees)]
@@ -322,6 +332,7 @@ def test_what_may_not_be_read(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     assert caught.value.where == name
 
 
+@pytest.mark.usefixtures("reading")
 @pytest.mark.parametrize("change", ["grown", "shortened", "replaced", "written", "removed"])
 def test_a_file_that_changes_meanwhile(change: str, tmp_path: Path) -> None:
     # more than is read ahead, so that the end is still to be read when the first part is hashed
@@ -355,6 +366,7 @@ def test_a_file_that_changes_meanwhile(change: str, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("reading")
 def test_a_folder_that_loses_an_entry_meanwhile(tmp_path: Path) -> None:
     path = build(tmp_path / "tree", {b"a": EMPTY, b"b": {}})
     os.truncate(path / "a", 100 * CHUNK)
@@ -368,6 +380,27 @@ def test_a_folder_that_loses_an_entry_meanwhile(tmp_path: Path) -> None:
     assert caught.value.where == str(path / "b")
 
 
+def test_memory_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    os.truncate(path, 512 * CHUNK)
+    code = (
+        "import sys; from envbuild import nar; nar._PATIENCE = -1; nar.digest(sys.argv[1]);"
+        "print(open('/proc/self/status').read())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, path],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    peak = next(line.split()[1] for line in done.stdout.splitlines() if line.startswith("VmHWM"))
+    # in KiB: what Python itself takes, and the 64 MiB that may be read ahead
+    assert int(peak) < 160 * 1024
+
+
+@pytest.mark.usefixtures("reading")
 def test_one_failure_ends_all(tmp_path: Path) -> None:
     # it would take ten minutes
     (tmp_path / "huge").touch()

@@ -65,6 +65,62 @@ def test_passwords_in_urls_are_shown_nowhere() -> None:
     assert str(caught.value).count("https://***@mirror.example/simple") == 3
 
 
+@pytest.mark.parametrize(
+    "secret",
+    ["me:s3cret", "s3cret", "me:s3'cret", "me:s3@cret", "me:@s3cret@", "me:s3/cret", "me:s3?c#ret",
+     'me:s3"cret', 'me:s3 c"r/et', "me:1s3cret/2", ":s3cret", ":s3/cret", "me:s3%2Fcret"],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "line",
+    [
+        "index-url http://{}@mirror.example/simple",
+        '2 | url = "http://{}@mirror.example:8080/simple"',
+        "('http://{}@mirror.example/simple', 'it is refused')",
+        "http://{0}@mirror.example/simple http://{0}@mirror.example/two",
+    ],
+)
+def test_a_password_may_hold_anything(secret: str, line: str) -> None:
+    shown = process.redact(f"before http://other:80/x\n{line.format(secret)}\nafter")
+    assert shown == f"before http://other:80/x\n{line.replace('{0}', '{}')}\nafter".replace(
+        "{}@", "***@"
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no answer from http://mirror.example:8080/simple/a@1 to me@example",
+        "http://mirror.example:8080",
+        "http://mirror.example: refused; ask me@mirror.example",
+        "http://mirror.example/a@b",
+        '"http://mirror.example", "a@b"',
+        "http://[::1]:8080/a@b",
+        "pylock.toml: a@1",
+    ],
+)
+def test_what_holds_no_password_is_shown(text: str) -> None:
+    assert process.redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "name", ["UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_PYTHON_INSTALL_MIRROR"]
+)
+@pytest.mark.parametrize("secret", ["s3/cret", "me:12/3", 's3 "cret', "me:12%2F3"])
+def test_what_looks_like_no_password_is_known_by_its_variable(
+    monkeypatch: pytest.MonkeyPatch, name: str, secret: str
+) -> None:
+    monkeypatch.setenv(name, f"http://{secret}@mirror.example/simple")
+    for spelling in (secret, secret.replace("%2F", "/")):
+        said = f"cannot read http://{spelling}@mirror.example/simple/six/"
+        assert process.redact(said) == "cannot read http://***@mirror.example/simple/six/"
+
+
+def test_a_command_is_shown_without_a_password_that_needs_quotes() -> None:
+    with pytest.raises(StepError) as caught:
+        process.run([*python("raise SystemExit(1)"), "http://me:s3'cr et@host/"], doing="asking")
+    assert (caught.value.detail or "").splitlines()[0].endswith(" 'http://***@host/'")
+
+
 def test_only_what_is_listed_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("SECRET_TOKEN", "PYTHONPATH", "UV_TORCH_BACKEND", "PIP_INDEX_URL", "TMPDIR"):
         monkeypatch.setenv(name, "x")

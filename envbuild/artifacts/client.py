@@ -13,7 +13,7 @@ from requests.adapters import HTTPAdapter
 from requests.auth import HTTPBasicAuth
 
 from envbuild import __version__
-from envbuild.artifacts.urls import split_credentials
+from envbuild.artifacts.urls import checked, split_credentials
 from envbuild.errors import StepError
 from envbuild.process import redact
 
@@ -99,17 +99,24 @@ class Client:
             headers: over the usual ones.
 
         Raises:
-            StepError: no answer came, after all tries. A status is no reason.
+            StepError: no answer came, after all tries, or it is no URL. A status is no reason.
         """
-        address, user, password = split_credentials(url)
-        # as bytes: requests would encode text as Latin-1, which not every password fits
-        auth = HTTPBasicAuth(user.encode(), password.encode()) if user or password else None
         try:
+            address, user, password = split_credentials(checked(url))
+            # as bytes: requests would encode text as Latin-1, which not every password fits
+            auth = HTTPBasicAuth(user.encode(), password.encode()) if user or password else None
             return self._session.get(
                 address, headers=dict(headers), auth=auth, timeout=self._timeout, stream=True
             )
         except OSError as error:  # the root of requests' exceptions, and a missing bundle's
             raise self._unanswered(url, error) from error
+        except ValueError as error:  # of the URL itself, or of one that a server redirects to
+            raise StepError(
+                "not a URL that can be asked",
+                where=redact(url),
+                found=redact(str(error)),
+                mend="check the URL of the index or mirror that it comes from",
+            ) from error
 
     def read(self, url: str, *, accept: str) -> Answer:
         """Ask for a URL and return the whole answer.

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, unquote, urljoin, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 from packaging.utils import canonicalize_name
 
 from envbuild import process
-from envbuild.artifacts.urls import local_path, with_credentials
+from envbuild.artifacts.urls import checked, encoded, joined, local_path, with_credentials
 from envbuild.errors import StepError
 
 if TYPE_CHECKING:
@@ -56,6 +56,22 @@ class IndexLocation(msgspec.Struct, frozen=True):
         return [("url", self.shown), ("default", self.default)]
 
 
+class Absent(msgspec.Struct, frozen=True, kw_only=True):
+    """That no index offers a file as it is known: an answer, where a failure is none.
+
+    Attributes:
+        what: one line that says what is offered instead, if anything.
+        expected: the file's hash.
+        found: what is there, without credentials.
+        mend: what can be done.
+    """
+
+    what: str
+    expected: str
+    found: str
+    mend: str
+
+
 class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file as an index offers it.
 
@@ -84,6 +100,15 @@ class IndexFile(msgspec.Struct, frozen=True, kw_only=True):
         return [("file", self.file), ("index", self.index)]
 
 
+# What uv may see besides what every client of an index may: where it finds its configuration of
+# indexes. Of other settings some would fail here: a constraints file that is gone, no-index.
+_CONFIGURATION = (
+    *("UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"),
+    *("UV_CONFIG_FILE", "UV_NO_CONFIG", "XDG_CONFIG_HOME", "XDG_CONFIG_DIRS"),
+)
+_CHECK_CONFIGURATION = "check uv's configuration: uv.toml, [tool.uv] of pyproject.toml, UV_*INDEX*"
+
+
 def configured(uv: Path, *, cwd: Path | None = None) -> tuple[IndexLocation, ...]:
     """Ask uv which indexes the user has configured, by its files and variables.
 
@@ -95,33 +120,52 @@ def configured(uv: Path, *, cwd: Path | None = None) -> tuple[IndexLocation, ...
         cwd: the folder whose configuration counts; the current one if not given.
 
     Returns:
-        The indexes in the order in which uv asks them: the default is last.
+        The indexes in the order in which uv asks them: the default is last. Their users and
+        passwords are percent-encoded.
 
     Raises:
-        StepError: uv failed, or printed no index.
+        StepError: uv failed, or printed no index or what is no URL.
     """
     doing = "asking uv for the configured indexes"
     command = [str(uv), "pip", "compile", "-", "--emit-index-url", "--no-header", "--quiet"]
     # A configured output-file would be written to, and take the answer: so stdout is one. Standard
     # input is empty, so that there is nothing to resolve.
-    command += ["--output-file", "/dev/stdout", "--python", sys.executable]
-    printed = process.run(command, doing=doing, env=os.environ, cwd=cwd, timeout=60).stdout
-    extra: list[IndexLocation] = []
-    default: list[IndexLocation] = []
-    for line in printed.splitlines():
-        option, _, url = line.partition(" ")
-        if option == "--index-url":
-            default.append(IndexLocation(url, default=True))
-        elif option == "--extra-index-url":
-            extra.append(IndexLocation(url))
-    if not default:
+    command += ["--output-file", "/dev/stdout", "--python", sys.executable, "--no-cache"]
+    settings = {name: os.environ[name] for name in _CONFIGURATION if name in os.environ}
+    printed = process.run(
+        command,
+        doing=doing,
+        env=process.environment(settings, network=True),
+        cwd=cwd,
+        timeout=60,
+        mend=_CHECK_CONFIGURATION,
+    ).stdout
+    locations = tuple(_printed(printed, doing))
+    if not any(location.default for location in locations):
         raise StepError(
             f"{doing}: no index was printed",
             where=uv,
             expected="--index-url URL",
-            mend="use the uv that envbuild depends on",
+            mend=f"{_CHECK_CONFIGURATION}; no-index leaves none",
         )
-    return (*extra, *default)
+    return tuple(sorted(locations, key=lambda location: location.default))
+
+
+def _printed(text: str, doing: str) -> Iterator[IndexLocation]:
+    options = {"--index-url": True, "--extra-index-url": False}
+    for line in text.splitlines():
+        option, _, url = line.partition(" ")
+        if option not in options:
+            continue
+        try:
+            yield IndexLocation(encoded(url), default=options[option])
+        except ValueError as error:
+            raise StepError(
+                f"{doing}: not a URL that can be asked",
+                where=process.redact(url),
+                found=str(error),
+                mend=_CHECK_CONFIGURATION,
+            ) from error
 
 
 class Index:
@@ -157,14 +201,30 @@ class Index:
         return files
 
     def locate(self, artifact: Artifact) -> IndexFile:
-        """Find an artifact: the file with its name and its SHA-256, on whichever index.
+        """Find an artifact, or fail.
+
+        Raises:
+            StepError: it is not offered; it belongs to no project; or as in `files`.
+        """
+        found = self.look_up(artifact)
+        if isinstance(found, IndexFile):
+            return found
+        raise StepError(
+            found.what,
+            where=f"{artifact.project}: {artifact.file}",
+            expected=found.expected,
+            found=found.found,
+            mend=found.mend,
+        )
+
+    def look_up(self, artifact: Artifact) -> IndexFile | Absent:
+        """Look for an artifact: the file with its name and its SHA-256, on whichever index.
 
         A file without a hash is taken if there is none with the right one: what is downloaded is
         hashed in any case.
 
         Raises:
-            StepError: no index offers it, or only with another hash; it belongs to no project; or
-                as in `files`.
+            StepError: it belongs to no project; or as in `files`.
         """
         if not artifact.project:
             raise StepError(
@@ -189,35 +249,27 @@ class Index:
                 unsure = unsure or file
             else:
                 other = other or file
-        if unsure is not None:
-            return unsure
-        raise self._not_found(artifact, having, other)
+        return unsure or self._absent(artifact, having, other)
 
-    def _not_found(
-        self, artifact: Artifact, having: Sequence[str], other: IndexFile | None
-    ) -> StepError:
-        where = f"{artifact.project}: {artifact.file}"
+    def _absent(self, artifact: Artifact, having: Sequence[str], other: IndexFile | None) -> Absent:
         expected = f"SHA-256 {artifact.sha256}"
         if other is not None:
-            return StepError(
-                "the index offers another file under this name",
-                where=where,
+            return Absent(
+                what="the index offers another file under this name",
                 expected=expected,
                 found=f"SHA-256 {other.sha256} at {other.index}",
                 mend="find out which of the two is the published file before you lock again",
             )
         all_of_them = ", ".join(shown for _, shown in self._roots)
         if not having:
-            return StepError(
-                "no index has the project",
-                where=where,
+            return Absent(
+                what="no index has the project",
                 expected=expected,
                 found=f"nothing at {all_of_them}",
                 mend="configure the index or mirror that the lock was made with",
             )
-        return StepError(
-            "no index offers the file",
-            where=where,
+        return Absent(
+            what="no index offers the file",
             expected=expected,
             found=f"other files of the project at {', '.join(having)}",
             mend="lock again, or configure the index or mirror that still has it",
@@ -254,12 +306,10 @@ class Index:
                 mend="try again later, or use another index",
             )
         if answer.kind in (_JSON, "application/json"):
-            listed: Iterable[_Listed] = _read_json(answer.body, answer.url, shown)
-        elif answer.kind in _HTML_KINDS:
-            listed = _read_html(answer.body, answer.url, shown)
-        else:
-            raise _malformed(shown, answer.url, f"media type {answer.kind or 'none'}")
-        return _Page(listed, answer.url, url, shown)
+            return _Page(_read_json(answer.body, answer.url, shown), answer.url, url, shown)
+        if answer.kind in _HTML_KINDS:
+            return _read_html(answer.body, answer.url, url, shown)
+        raise _malformed(shown, answer.url, f"media type {answer.kind or 'none'}")
 
 
 class Urls:
@@ -276,7 +326,7 @@ class Urls:
         """Return where an artifact can be had.
 
         Raises:
-            StepError: its file name is not among them.
+            StepError: its file name is not among them, or what is given for it is no URL.
         """
         url = self._urls.get(artifact.file)
         if url is None:
@@ -286,6 +336,15 @@ class Urls:
                 expected="a URL for it",
                 found=", ".join(sorted(self._urls)) or "none at all",
             )
+        try:
+            checked(url)
+        except ValueError as error:
+            raise StepError(
+                "not a URL that can be asked",
+                where=f"{artifact.file}: {process.redact(url)}",
+                found=str(error),
+                mend="check the address of the mirror",
+            ) from error
         return IndexFile(
             file=artifact.file, url=url, index=process.redact(url), sha256=artifact.sha256
         )
@@ -346,9 +405,14 @@ class _Page:
     def _offer(self, file: _Listed) -> IndexFile:
         digest = file.hashes.sha256
         yanked = "" if file.yanked is True else file.yanked
+        try:
+            url = joined(self._base, file.url)
+        except ValueError as error:
+            found = f"{file.filename} at {process.redact(file.url)}: {error}"
+            raise _malformed(self._shown, self._base, found) from error
         return IndexFile(
             file=file.filename,
-            url=with_credentials(urljoin(self._base, file.url), self._source),
+            url=with_credentials(url, self._source),
             index=self._shown,
             sha256=None if digest is None else digest.lower(),
             size=file.size,
@@ -369,7 +433,7 @@ class _Document(msgspec.Struct):
 def _read_json(body: bytes, url: str, shown: str) -> list[_Listed]:
     try:
         document = msgspec.json.decode(body, type=_Document)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _malformed(shown, url, str(error)) from error
     _check_version(document.meta.api_version, shown, url)
     return document.files
@@ -392,21 +456,31 @@ class _Links(HTMLParser):
             self.version = values.get("content", "")
 
 
-def _read_html(body: bytes, url: str, shown: str) -> Iterator[_Listed]:
+def _read_html(body: bytes, url: str, source: str, shown: str) -> _Page:
     links = _Links()
-    links.feed(body.decode(errors="replace"))
-    links.close()
+    try:
+        links.feed(body.decode(errors="replace"))
+        links.close()
+    except AssertionError as error:  # html.parser's word for a declaration that it cannot read
+        raise _malformed(shown, url, str(error)) from error
     _check_version(links.version, shown, url)
-    base = urljoin(url, links.base)
-    for link in links.found:
-        address, _, fragment = urljoin(base, link["href"]).partition("#")
-        digest = parse_qs(fragment).get("sha256")
-        yield _Listed(
-            filename=unquote(urlsplit(address).path.rpartition("/")[2]),
-            url=address,
-            hashes=_Hashes(digest[0] if digest else None),
-            yanked=link.get("data-yanked", False),
-        )
+    try:
+        base = joined(url, links.base)
+    except ValueError as error:
+        raise _malformed(shown, url, f"base {process.redact(links.base)}: {error}") from error
+    return _Page(map(_listed, links.found), base, source, shown)
+
+
+def _listed(link: Mapping[str, str]) -> _Listed:
+    """Return what a link says; it is taken apart by hand, as not every one is a URL."""
+    address, _, fragment = link["href"].partition("#")
+    digest = parse_qs(fragment).get("sha256")
+    return _Listed(
+        filename=unquote(address.partition("?")[0].rpartition("/")[2]),
+        url=address,
+        hashes=_Hashes(digest[0] if digest else None),
+        yanked=link.get("data-yanked", False),
+    )
 
 
 def _read_local(url: str, shown: str) -> _Page | None:
@@ -416,4 +490,4 @@ def _read_local(url: str, shown: str) -> _Page | None:
         return None
     except OSError as error:
         raise StepError(f"the index cannot be read: {error.strerror}", where=url) from error
-    return _Page(_read_html(body, url, shown), url, url, shown)
+    return _read_html(body, url, url, shown)

@@ -1,12 +1,51 @@
-"""Credentials in URLs: for which host they are, and how they are kept from others."""
+"""URLs: which can be asked, for which host their credentials are, and how these are kept safe."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urljoin, urlsplit
 from urllib.request import url2pathname
 
 _PORTS = {"http": 80, "https": 443}
+
+
+def checked(url: str) -> str:
+    """Return a URL that can be taken apart, and whose host or file can be asked for.
+
+    Raises:
+        ValueError: it is none; the reason repeats nothing of it, which may hold a password.
+    """
+    try:
+        parts = urlsplit(url)
+        # a name of a host has labels of 1 to 63 bytes (RFC 1035), which the codec looks at
+        (parts.hostname or "").encode("idna")
+        realm(url)
+    except ValueError as error:
+        raise ValueError("its host or port cannot be read") from error
+    if parts.scheme == "file" and "\0" in unquote(parts.path):
+        raise ValueError("no file can have its name")
+    return url
+
+
+def joined(base: str, url: str) -> str:
+    """Return the URL that ``url`` is where ``base`` is the page.
+
+    Raises:
+        ValueError: it is none; see `checked`.
+    """
+    return checked(urljoin(base, checked(url)))
+
+
+def encoded(url: str) -> str:
+    """Return a URL whose user and password are percent-encoded, however they were written.
+
+    Raises:
+        ValueError: it is no URL; see `checked`.
+    """
+    parts = urlsplit(checked(url))
+    userinfo, at, host = parts.netloc.rpartition("@")
+    names = (quote(unquote(part), safe="") for part in userinfo.split(":", 1))
+    return parts._replace(netloc=f"{':'.join(names)}{at}{host}").geturl()
 
 
 def realm(url: str) -> tuple[str, str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec.structs
 
@@ -12,8 +12,12 @@ from envbuild import typed
 from envbuild.errors import InputError
 from envbuild.typed import Table
 
+T = TypeVar("T")
+
 # pylock.NAME.toml allows no dot in NAME (PEP 751), and the name is a folder's and an image's too
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+# a file of the prefix's bin: not a path, and nothing that could be taken for an option
+_PROGRAM = re.compile(r"[A-Za-z0-9_][^/\s]*")
 _PLATFORM = re.compile(r"x86_64-manylinux_2_(?P<minor>[0-9]+)")
 
 
@@ -142,7 +146,7 @@ def load(path: Path, base: Environment | None = None) -> Environment:
     Raises:
         InputError: the file, the key, what is wrong and what was expected.
     """
-    environment = typed.load(path, Environment, "environment")
+    environment = _normalised(typed.load(path, Environment, "environment"), path)
     if base is not None:
         environment = _inherit(environment, base, path)
     _check_python(environment, path)
@@ -154,6 +158,7 @@ def load(path: Path, base: Environment | None = None) -> Environment:
             found=repr(environment.platform),
         )
     _check_requirements(environment, path)
+    _check_checks(environment.checks, path)
     for index, editable in enumerate(environment.editable):
         parts = Path(editable.path).parts
         if Path(editable.path).is_absolute() or ".." in parts:
@@ -164,6 +169,61 @@ def load(path: Path, base: Environment | None = None) -> Environment:
                 found=editable.path,
             )
     return environment
+
+
+def _normalised(environment: Environment, path: Path) -> Environment:
+    """Write the packages that tables are named for as everything else names them (PEP 503)."""
+    return msgspec.structs.replace(
+        environment,
+        static_metadata=_by_package(environment.static_metadata, "static-metadata", path),
+        build=_by_package(environment.build, "build", path),
+    )
+
+
+def _by_package(tables: dict[str, T], key: str, path: Path) -> dict[str, T]:
+    from packaging.utils import InvalidName, canonicalize_name
+
+    spelled: dict[str, str] = {}
+    for name in tables:
+        try:
+            normal = canonicalize_name(name, validate=True)
+        except InvalidName as error:
+            raise InputError(
+                f"{key}.{name}: not the name of a package", where=path, found=repr(name)
+            ) from error
+        if spelled.setdefault(normal, name) != name:
+            raise InputError(
+                f"{key}.{name}: names the same package as {key}.{spelled[normal]}",
+                where=path,
+                mend=f"keep one of the two tables, {key}.{normal}",
+            )
+    return {normal: tables[name] for normal, name in spelled.items()}
+
+
+def _check_checks(checks: Checks, path: Path) -> None:
+    """Hold imports to names of modules, and commands to programs that the prefix has."""
+    for index, module in enumerate(checks.imports):
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise InputError(
+                f"checks.imports[{index}]: not the name of a module",
+                where=path,
+                expected="names joined by '.', as an import statement takes them",
+                found=repr(module),
+            )
+    for index, command in enumerate(checks.commands):
+        if not command:
+            raise InputError(
+                f"checks.commands[{index}]: empty",
+                where=path,
+                expected="a program and its arguments",
+            )
+        if _PROGRAM.fullmatch(command[0]) is None:
+            raise InputError(
+                f"checks.commands[{index}][0]: not the name of a program",
+                where=path,
+                expected="a script of the prefix's bin, or python",
+                found=repr(command[0]),
+            )
 
 
 def _inherit(environment: Environment, base: Environment, path: Path) -> Environment:

@@ -29,13 +29,26 @@ class Project(msgspec.Struct, frozen=True):
 
     @property
     def environment_names(self) -> list[str]:
-        """The declared environments, sorted, each after its base would be named anyway."""
-        return sorted(path.stem for path in (self.folder / "envs").glob("*.toml"))
+        """The declared environments, sorted; files of editors and systems (``.#NAME``) are none."""
+        return sorted(path.stem for path in _files(self.folder / "envs"))
+
+    @property
+    def bases(self) -> dict[str, str]:
+        """The environments that stand on another one, with its name; as far as they can be read."""
+        found = {}
+        for name in self.environment_names:
+            try:
+                base = self.environment(name).base
+            except InputError:
+                continue  # said when that environment is asked for
+            if base is not None:
+                found[name] = base
+        return found
 
     @property
     def site_files(self) -> dict[str, Path]:
         """The declared sites and their files."""
-        return {path.stem: path for path in sorted((self.folder / "sites").glob("*.toml"))}
+        return {path.stem: path for path in _files(self.folder / "sites")}
 
     @property
     def interpreters_file(self) -> Path:
@@ -136,6 +149,10 @@ class Project(msgspec.Struct, frozen=True):
             user=user or os.environ.get("ENVBUILD_USER") or _login_name(),
             root=root,
         )
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.glob("*.toml") if not path.name.startswith("."))
 
 
 def _login_name() -> str:

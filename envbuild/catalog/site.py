@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import os
 import re
 from pathlib import Path
 from typing import Literal
@@ -187,7 +188,7 @@ class Layout(msgspec.Struct, frozen=True):
         What lies below the registered root lies below the root of a rehearsal; what lies outside
         it stays where it is.
         """
-        path = self.registered_root / text.replace("{user}", self.user)
+        path = _plain(self.registered_root / text.replace("{user}", self.user))
         if self.rehearsal and path.is_relative_to(self.registered_root):
             return self.root / path.relative_to(self.registered_root)
         return path
@@ -239,7 +240,8 @@ def layout(
 
     Raises:
         InputError: a placeholder other than ``{user}`` and ``{env}``, a user's name that is no
-            folder name, or an environment that the project does not have.
+            folder name, an environment that the project does not have, or prefixes that are not
+            apart from each other and from what else the site keeps.
     """
     if _USER.fullmatch(user) is None:
         raise InputError(
@@ -249,7 +251,37 @@ def layout(
             mend="give it with --user or ENVBUILD_USER",
         )
     where = f"sites/{name}.toml"
+    _check_paths(site, where)
+    if root is not None:
+        _check_home("--root", str(root), None)
+    folders = site.environments if site.environments is not None else {e: e for e in environments}
+    _check_folders(folders, environments, where)
+    registered = _plain(project / site.root.replace("{user}", user))
+    actual = registered if root is None else _plain(root)
+    made = Layout(
+        name=name,
+        site=site,
+        root=actual,
+        registered_root=registered,
+        user=user,
+        rehearsal=actual != registered,
+        folders=dict(folders),
+    )
+    _check_apart(made, project, where)
+    return made
+
+
+def _plain(path: Path) -> Path:
+    """Make a path absolute, without ``.`` and ``..``: one name for one place.
+
+    Links are not looked at: a root that is one is found before anything is built.
+    """
+    return Path(os.path.normpath(path.absolute()))
+
+
+def _check_paths(site: Site, where: str) -> None:
     for key, text in _paths(site).items():
+        _check_home(key, text, where)
         allowed = {"{user}", "{env}"} if key == "prefix" else {"{user}"}
         for placeholder in _PLACEHOLDER.findall(text):
             if placeholder not in allowed:
@@ -258,7 +290,28 @@ def layout(
                     where=where,
                     expected=" or ".join(sorted(allowed)),
                 )
-    folders = site.environments if site.environments is not None else {e: e for e in environments}
+    if ".." in Path(site.prefix).parts:
+        raise InputError(
+            "prefix: goes up by ..",
+            where=where,
+            expected="a path below the root, or an absolute one",
+            found=repr(site.prefix),
+            mend="write the path out",
+        )
+
+
+def _check_home(key: str, text: str, where: str | None) -> None:
+    if text.startswith("~"):
+        raise InputError(
+            f"{key}: begins with ~, which only a shell knows",
+            where=where,
+            expected="a path; {user} stands for the user's name" if where else "a path",
+            found=repr(text),
+            mend="write the path out",
+        )
+
+
+def _check_folders(folders: dict[str, str], environments: list[str], where: str) -> None:
     for environment, folder in folders.items():
         if environment not in environments:
             raise InputError(
@@ -270,16 +323,39 @@ def layout(
             raise InputError(
                 f"environments.{environment}: not a folder name", where=where, found=repr(folder)
             )
-    registered = (project / site.root.replace("{user}", user)).absolute()
-    return Layout(
-        name=name,
-        site=site,
-        root=registered if root is None else root.absolute(),
-        registered_root=registered,
-        user=user,
-        rehearsal=root is not None and root.absolute() != registered,
-        folders=dict(folders),
-    )
+
+
+def _check_apart(layout: Layout, project: Path, where: str) -> None:
+    """Hold every prefix to a place of its own: what lies in it is replaced as a whole."""
+    prefixes = {name: layout.prefix(name) for name in sorted(layout.folders)}
+    taken = {**_taken(layout, project), **{name: path for name, path in prefixes.items()}}
+    for name, prefix in prefixes.items():
+        for other, path in taken.items():
+            holds = path.is_relative_to(prefix)
+            inside = other != "the root" and prefix.is_relative_to(path)
+            if other == name or not (holds or inside):
+                continue
+            how = "is that of" if path == prefix else "holds" if holds else "lies in"
+            raise InputError(
+                f"prefix: the prefix of {name} {how} {other}",
+                where=where,
+                expected="a folder of its own for each environment",
+                found=f"{prefix} and {path}",
+                mend="put {env} into prefix, and give [environments] folders of different names",
+            )
+
+
+def _taken(layout: Layout, project: Path) -> dict[str, Path]:
+    """Return folders that hold other things than prefixes."""
+    site = layout.site
+    places = {"interpreters": site.interpreters, "uv-cache": site.uv_cache}
+    return {
+        "the root": layout.root,
+        ".envbuild": layout.bookkeeping,
+        **{key: layout.path(text) for key, text in places.items() if text is not None},
+        "wheelhouse": layout.path(site.wheelhouse) if site.wheelhouse else project / "wheelhouse",
+        **{f"the project's {name}": project / name for name in ("envs", "sites", "locks")},
+    }
 
 
 def _paths(site: Site) -> dict[str, str]:

@@ -13,7 +13,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from envbuild.catalog.project import Project, find
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, InputError
 
 _WIDTH = 100
 
@@ -26,26 +26,39 @@ def project(ctx: click.Context) -> Project:
     Raises:
         InputError: there is none here.
     """
-    given = ctx.obj if isinstance(ctx.obj, Path) else None
-    return find((given or Path.cwd()).resolve())
+    return _found(ctx.obj if isinstance(ctx.obj, Path) else None)
 
 
-def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
-    def complete(
+def _found(given: Path | None) -> Project:
+    try:
+        return find((given or Path.cwd()).resolve())
+    except FileNotFoundError as error:
+        raise InputError(
+            "the current folder is no longer there",
+            mend="change to one that is, such as the project's",
+        ) from error
+
+
+def complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Return what completes the names of a kind: ``environment`` or ``site``."""
+
+    def names(
         ctx: click.Context, _parameter: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        root = ctx.find_root().params.get("project")
-        here = find((root or Path.cwd()).resolve())
-        names = here.environment_names if kind == "environment" else list(here.site_files)
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        try:
+            here = _found(ctx.find_root().params.get("project"))
+        except EnvbuildError:
+            return []  # a message would stand in the middle of what is being typed
+        known = here.environment_names if kind == "environment" else list(here.site_files)
+        return [CompletionItem(name) for name in known if name.startswith(incomplete)]
 
-    return complete
+    return names
 
 
 def environments(function: Function) -> Function:
     """Add the argument ``ENV…``."""
     argument = click.argument(
-        "names", metavar="[ENV]...", nargs=-1, shell_complete=_complete("environment")
+        "names", metavar="[ENV]...", nargs=-1, shell_complete=complete("environment")
     )
     return argument(function)
 
@@ -59,7 +72,7 @@ def site(function: Function) -> Function:
             default="local",
             show_default=True,
             envvar="ENVBUILD_SITE",
-            shell_complete=_complete("site"),
+            shell_complete=complete("site"),
             help="A site's name, or the file of one.",
         ),
         click.option(
@@ -105,6 +118,11 @@ def wait(function: Function) -> Function:
     return option(function)
 
 
+def say(line: str) -> None:
+    """Tell a person what is going on, on stderr."""
+    click.echo(line, err=True)
+
+
 def print_json(kind: str, content: dict[str, Any]) -> None:
     """Print a report for machines: one object with the name and version of its schema."""
     click.echo(json.dumps({"schema": f"envbuild.{kind}/1", **content}, indent=2, sort_keys=True))
@@ -119,14 +137,17 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     console = Console(highlight=False, width=min(_WIDTH, width))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     # names are looked for down the first column: they stay in one piece unless they are very long
     whole = all(len(row[0]) <= _WIDTH // 3 for row in rows)
     for number, heading in enumerate(headings):
         table.add_column(heading, overflow="fold", no_wrap=whole and number == 0)
     for row in rows:
         table.add_row(*map(Text, row))
-    console.print(table)
+    # rich itself ends the process with 1 when the reader is gone
+    with console.capture() as text:
+        console.print(table)
+    click.echo(text.get(), nl=False)
 
 
 def size(count: float) -> str:

@@ -74,7 +74,7 @@ def command(
         patience=Patience(wait, replace_in_use),
         rebuild=rebuild,
         dry_run=dry_run,
-        say=lambda line: click.echo(line, err=True),
+        say=common.say,
     )
     if json_output:
         common.print_json(

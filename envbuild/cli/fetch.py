@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from envbuild import process
+from envbuild.catalog.project import Project
 from envbuild.cli import common
-from envbuild.errors import EnvbuildError
+from envbuild.errors import EnvbuildError, InputError
+
+if TYPE_CHECKING:
+    from envbuild.lock.interpreters import Pin
 
 
 @click.command(epilog="Without ENV, what all of the project's locks name is fetched.")
@@ -31,17 +37,16 @@ def command(
     project = common.project(ctx)
     selected = project.select(names)
     locks = [lockfile.read(project.lock_file(name), name) for name in selected]
+    pins = [] if no_interpreters else _pins(project, selected)
     supply = Supply(project.folder, wheelhouse_folder or project.wheelhouse)
     report = supply.fetch(locks)
     missing: list[str] = []
-    if not no_interpreters:
-        pins = interpreters.read(project.interpreters_file)
-        for version in sorted({project.environment(name).python for name in selected}):
-            try:
-                supply.interpreter(pins[version])
-            except EnvbuildError as error:
-                address = interpreters.url(pins[version])
-                missing.append(f"{pins[version].file}: {error.what}; get it from {address}")
+    for pin in pins:
+        try:
+            supply.interpreter(pin)
+        except EnvbuildError as error:
+            address = process.redact(interpreters.url(pin))
+            missing.append(f"{pin.file}: {error.what}; get it from {address}")
     if json_output:
         common.print_json(
             "fetch",
@@ -64,3 +69,19 @@ def command(
     )
     for line in missing:
         click.echo(f"warning: interpreter not fetched: {line}", err=True)
+
+
+def _pins(project: Project, names: list[str]) -> list[Pin]:
+    """Return the pins of the environments' interpreters, by version."""
+    from envbuild.lock import interpreters
+
+    there = interpreters.read(project.interpreters_file)
+    wanted = {project.environment(name).python: name for name in names}
+    for version, name in wanted.items():
+        if version not in there:
+            raise InputError(
+                f"Python {version} of {name} has no pin",
+                where=project.interpreters_file,
+                mend="run `envbuild lock`, or leave the interpreters out with --no-interpreters",
+            )
+    return [there[version] for version in sorted(wanted)]

@@ -106,7 +106,9 @@ def _check(
 
         total = len({artifact for lock in locks.values() for artifact in lock.files()})
         with progress.bar("asking the index", total, unit="files") as advance:
-            found += drift.check_index(locks, Supply(project.folder, wheelhouse).index, advance=advance)
+            found += drift.check_index(
+                locks, Supply(project.folder, wheelhouse).index, advance=advance
+            )
     levels = ["declared", *(["resolve"] if resolve else []), *(["index"] if ask_index else [])]
     _report(names, found, levels, json_output=json_output)
 
@@ -114,6 +116,8 @@ def _check(
 def _report(
     names: list[str], found: list[Finding], levels: list[str], *, json_output: bool
 ) -> None:
+    from envbuild.lock import drift
+
     failed = printer.failed(found)
     if json_output:
         common.print_json(
@@ -130,8 +134,7 @@ def _report(
     else:
         click.echo(f"{len(names)} locks: no drift ({', '.join(levels)})")
     if failed:
-        drifted = len({finding.where for finding in found if finding.severity == "error"})
-        raise CheckFailedError(f"drift in {drifted} of {len(names)} environments")
+        raise CheckFailedError(f"drift in {drift.summary(found, names)}")
 
 
 def _update(
@@ -180,13 +183,9 @@ def _update(
         )
     else:
         _print_changes(changes)
-    derived = {
-        name
-        for name in project.environment_names
-        if name not in selected and project.environment(name).base in selected
-    }
-    for name in sorted(derived):
-        click.echo(f"{name} stands on one of these: run `envbuild lock {name}` too", err=True)
+    for name, base in project.bases.items():
+        if base in selected and name not in selected:
+            click.echo(f"{name} stands on one of these: run `envbuild lock {name}` too", err=True)
     common.raise_failures(failures, len(selected))
 
 
@@ -228,7 +227,19 @@ def _read_upgrade(
     """
     known = set(project.environment_names)
     environments = [value for value in values if value in known]
-    packages = tuple(
-        value.lower().replace("_", "-") for value in values if value != ALL and value not in known
-    )
+    packages = tuple(_package(value) for value in values if value != ALL and value not in known)
     return bool(values) and not packages, packages, environments
+
+
+def _package(value: str) -> str:
+    """Return the normalised name of a package that is to be upgraded."""
+    from packaging.utils import InvalidName, canonicalize_name
+
+    try:
+        return canonicalize_name(value, validate=True)
+    except InvalidName as error:
+        raise InputError(
+            "--upgrade: not the name of a package or an environment",
+            expected="a name alone; bounds on its version belong into envs/NAME.toml",
+            found=repr(value),
+        ) from error

@@ -6,27 +6,61 @@ import importlib
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
-from envbuild import __version__
+from envbuild import __version__, process
 from envbuild.errors import EnvbuildError
 
 # Each command's module is imported when it is called: `--help` must not pay for all of them.
 COMMANDS = {
+    "archive": "List, restore or prune prefixes that were replaced.",
     "completion": "Print the shell's completion script.",
     "create": "Build the prefixes of a site, at their final paths.",
+    "exec": "Run a program from a prefix.",
     "fetch": "Download what locks name into the wheelhouse, verified.",
     "hash": "Print digests of paths as Nix has them, or check a list of them.",
     "lock": "Resolve environments into locks, or check locks for drift.",
+    "recover": "Put right what was interrupted at a site.",
     "site": "Show what is known of a site.",
     "status": "Show which environments are locked, built and checked.",
+    "unlock": "Remove the lock of a process that you know to be dead.",
 }
+
+# Where commands find the umask of the caller in the context's `meta`
+CALLERS_UMASK = "envbuild.callers_umask"
+
+
+@contextmanager
+def _reader_may_go() -> Iterator[None]:
+    """End quietly when nobody reads any more: click would make 1 of it, a check's word here."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        _drop_output()
+        raise click.exceptions.Exit(141) from error
 
 
 class _Commands(click.Group):
     """The commands by name, loaded one at a time."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: object,
+    ) -> click.Context:
+        with _reader_may_go():
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: click.Context) -> object:
+        with _reader_may_go():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -61,33 +95,41 @@ def cli(ctx: click.Context, project: Path | None, *, verbose: bool) -> None:
     if verbose:
         logging.basicConfig(stream=sys.stderr, format="%(message)s")
         logging.getLogger("envbuild").setLevel(logging.DEBUG)
+    # what is built is for others to read, whatever the caller's umask
+    ctx.meta[CALLERS_UMASK] = os.umask(0o022)
     ctx.obj = project
 
 
 def run() -> None:
     """Run the command line and exit with its status."""
-    # what is built is for others to read, whatever the caller's umask
-    os.umask(0o022)
     try:
         status = cli.main(prog_name="envbuild", standalone_mode=False)
-    except EnvbuildError as error:
-        _fail(str(error), error.exit_code)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        _fail("interrupted", 130)
-    except BrokenPipeError:
-        # the reader went away; nothing can be said to it, and Python must not try at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        _fail(f"{place}{error.strerror or error}", EnvbuildError.exit_code)
+    except (EnvbuildError, click.ClickException, click.Abort, OSError, KeyboardInterrupt) as error:
+        end(error)
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _fail(message: str, status: int) -> None:
+def end(error: BaseException) -> NoReturn:
+    """Say what went wrong, and exit with its status."""
+    if isinstance(error, EnvbuildError):
+        _fail(str(error), error.exit_code)
+    if isinstance(error, click.ClickException):
+        error.show()
+        sys.exit(2)
+    if isinstance(error, OSError):
+        _drop_output()
+        place = f"{error.filename}: " if error.filename else ""
+        _fail(f"{place}{error.strerror or error}", EnvbuildError.exit_code)
+    _fail("interrupted", 130)
+
+
+def _drop_output() -> None:
+    """Let Python not try at exit to write what standard output did not take."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(message: str, status: int) -> NoReturn:
     color = False if os.environ.get("NO_COLOR") else None
-    click.echo(click.style("error", fg="red", bold=True) + f": {message}", err=True, color=color)
+    title = click.style("error", fg="red", bold=True)
+    click.echo(f"{title}: {process.redact(message)}", err=True, color=color)
     sys.exit(status)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import click
 
-from envbuild.cli import common
+from envbuild.cli import common, site_check
 
 
 @click.group()
 def command() -> None:
-    """Show what is known of a site."""
+    """Show what is known of a site, or compare this machine with it."""
+
+
+command.add_command(site_check.command, "check")
 
 
 @command.command()
-@click.argument("names", metavar="[SITE]...", nargs=-1)
+@click.argument("names", metavar="[SITE]...", nargs=-1, shell_complete=common.complete("site"))
 @click.option("--user", envvar="ENVBUILD_USER", help="Who stands for {user} in paths.")
 @common.as_json
 @click.pass_context

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
 from envbuild import typed, uvtool
 from envbuild.artifacts import Artifact
+from envbuild.catalog.environment import Environment
 from envbuild.catalog.project import Project
-from envbuild.errors import EnvbuildError, InputError
+from envbuild.errors import InputError, StepError
 from envbuild.findings import Finding
 from envbuild.lock import interpreters, lockfile
 from envbuild.lock.lockfile import Lock, difference
 from envbuild.lock.specification import Specification, specify
 
 if TYPE_CHECKING:
+    from envbuild.artifacts.index import Absent, IndexFile
     from envbuild.lock.update import Builder
 
 # The codes, each with what it means; docs/drift.md explains them.
@@ -30,19 +32,11 @@ RESOLUTION = "D008"
 INDEX = "D009"
 
 
-class Offered(Protocol):
-    """What an index says of a file."""
-
-    @property
-    def yanked(self) -> str | None:
-        """The reason for which it was yanked, perhaps empty; None if it was not."""
-
-
 class Source(Protocol):
     """An index that can be asked for a file."""
 
-    def locate(self, artifact: Artifact) -> Offered:
-        """Return the file of that name and hash, or raise."""
+    def look_up(self, artifact: Artifact) -> IndexFile | Absent:
+        """Return the file of that name and hash, or that it is not offered."""
 
 
 def check(project: Project, names: Sequence[str]) -> tuple[dict[str, Lock], list[Finding]]:
@@ -58,57 +52,64 @@ def check(project: Project, names: Sequence[str]) -> tuple[dict[str, Lock], list
     Raises:
         InputError: an environment's own file is wrong.
     """
-    locks: dict[str, Lock] = {}
-    findings: list[Finding] = []
     pins = interpreters.read(project.interpreters_file)
-    read: dict[str, Lock | Finding] = {}
-
-    def lock_of(name: str) -> Lock | Finding:
-        if name not in read:
-            read[name] = _read(project, name)
-        return read[name]
-
-    for name in names:
-        environment = project.environment(name)
+    environments = {name: project.environment(name) for name in names}
+    bases = {one.base for one in environments.values() if one.base is not None}
+    read = {name: _read(project, name) for name in {*names, *bases}}
+    findings: list[Finding] = []
+    for name, environment in environments.items():
         if environment.python not in pins:
-            findings.append(
-                Finding(
-                    INTERPRETER,
-                    "error",
-                    "locks/interpreters.toml",
-                    f"Python {environment.python} of {name} has no pin",
-                    mend="run `envbuild lock`",
-                )
-            )
-        lock = lock_of(name)
+            findings.append(_without_pin(name, environment.python))
+        lock = read[name]
         if isinstance(lock, Finding):
             findings.append(lock)
-            continue
-        locks[name] = lock
-        base_sha256 = None
-        if environment.base is not None:
-            base = lock_of(environment.base)
-            if isinstance(base, Finding):
-                findings.append(base)
-                continue
-            base_sha256 = base.packages_sha256
-            findings += _base_drift(lock, base)
-        findings += _specification_drift(lock, specify(environment, base_sha256=base_sha256))
-        if lock.resolver != uvtool.resolver():
-            findings.append(
-                Finding(
-                    RESOLVER,
-                    "warning",
-                    _where(name),
-                    "made by another resolver than the one that envbuild pins",
-                    expected=uvtool.resolver(),
-                    found=lock.resolver,
-                    mend=f"run `envbuild lock {name}`",
-                )
-            )
+        else:
+            base = None if environment.base is None else read[environment.base]
+            findings += _declared_drift(lock, environment, base)
     if set(names) == set(project.environment_names):
         findings += _orphans(project)
-    return locks, findings
+    return {n: lock for n in names if isinstance(lock := read[n], Lock)}, findings
+
+
+def _without_pin(name: str, python: str) -> Finding:
+    return Finding(
+        INTERPRETER,
+        "error",
+        _declared(name),
+        f"Python {python} of {name} has no pin",
+        expected="one in locks/interpreters.toml",
+        mend="run `envbuild lock`",
+    )
+
+
+def _declared_drift(
+    lock: Lock, environment: Environment, base: Lock | Finding | None
+) -> Iterator[Finding]:
+    """Find what differs between a lock and what its environment and its base say now."""
+    name = lock.environment
+    if isinstance(base, Finding):
+        yield Finding(
+            BASE,
+            "error",
+            _where(name),
+            f"the lock of the base {environment.base} cannot be kept: {base.message}",
+            mend=base.mend,
+        )
+        return
+    if base is not None:
+        yield from _base_drift(lock, base)
+    base_sha256 = None if base is None else base.packages_sha256
+    yield from _specification_drift(lock, specify(environment, base_sha256=base_sha256))
+    if lock.resolver != uvtool.resolver():
+        yield Finding(
+            RESOLVER,
+            "warning",
+            _where(name),
+            "made by another resolver than the one that envbuild pins",
+            expected=uvtool.resolver(),
+            found=lock.resolver,
+            mend=f"run `envbuild lock {name}`",
+        )
 
 
 def check_resolution(
@@ -127,18 +128,30 @@ def check_resolution(
         indexes: index URLs, the default one last.
         builder: builds pure-Python sdists that the locks do not pin yet.
         advance: called with 1 after each lock.
+
+    Raises:
+        StepError: the index did not answer or refused, or something else failed: no drift.
     """
     # what resolving imports takes longer than the whole of `check`
-    from envbuild.lock.update import Times, relock
+    from envbuild.lock.resolve import unsolvable
+    from envbuild.lock.update import Instants, base_of, relock
 
     def one(name: str) -> list[Finding]:
-        lock = locks[name]
+        lock, environment = locks[name], project.environment(name)
         mend = f"run `envbuild lock {name}`"
         try:
             again = relock(
-                project, name, project.environment(name), lock, Times(), indexes, builder
+                name,
+                environment,
+                Instants.of(lock),
+                old=lock,
+                base=base_of(project, environment),
+                indexes=indexes,
+                builder=builder,
             )
-        except EnvbuildError as error:
+        except (InputError, StepError) as error:
+            if isinstance(error, StepError) and not unsolvable(error):
+                raise
             return [Finding(RESOLUTION, "error", _where(name), str(error), mend=mend)]
         finally:
             advance(1)
@@ -163,7 +176,12 @@ def check_index(
         locks: the locks, as `check` read them.
         source: the index.
         advance: called with 1 after each file.
+
+    Raises:
+        StepError: the index did not answer or refused, which says nothing of the files.
     """
+    from envbuild.artifacts.index import Absent
+
     users: dict[Artifact, list[str]] = {}
     for name, lock in locks.items():
         for artifact in lock.files():
@@ -171,22 +189,37 @@ def check_index(
 
     def one(item: tuple[Artifact, list[str]]) -> Finding | None:
         artifact, names = item
-        mend = "run `envbuild lock --upgrade " + f"{artifact.project} {' '.join(names)}`"
         where = ", ".join(_where(name) for name in names)
         try:
-            offered = source.locate(artifact)
-        except EnvbuildError as error:
-            what = f"{artifact.file}: {error.what}"
-            return Finding(INDEX, "error", where, what, error.expected, error.found, mend)
+            answer = source.look_up(artifact)
         finally:
             advance(1)
-        if offered.yanked is None:
+        if isinstance(answer, Absent):
+            what = f"{artifact.file}: {answer.what}"
+            return Finding(INDEX, "error", where, what, answer.expected, answer.found, answer.mend)
+        if answer.yanked is None:
             return None
-        reason = f": {offered.yanked}" if offered.yanked else ""
+        reason = f": {answer.yanked}" if answer.yanked else ""
+        mend = f"run `envbuild lock --upgrade {artifact.project} {' '.join(names)}`"
         return Finding(INDEX, "error", where, f"{artifact.file} was yanked{reason}", mend=mend)
 
     with ThreadPoolExecutor(max_workers=16) as pool:
         return [finding for finding in pool.map(one, sorted(users.items())) if finding]
+
+
+def summary(findings: Iterable[Finding], names: Sequence[str]) -> str:
+    """Count the environments that errors concern, and locks without one."""
+    errors = [finding for finding in findings if finding.severity == "error"]
+    orphans = {finding.where for finding in errors if finding.code == ORPHAN}
+    places = {place for one in errors if one.code != ORPHAN for place in one.where.split(", ")}
+    drifted = [name for name in names if places & {_where(name), _declared(name)}]
+    parts = [f"{len(drifted)} of {len(names)} environments"] if drifted or not orphans else []
+    parts += [f"{len(orphans)} locks without an environment"] if orphans else []
+    return " and ".join(parts)
+
+
+def _declared(name: str) -> str:
+    return f"envs/{name}.toml"
 
 
 def _where(name: str) -> str:
@@ -204,7 +237,13 @@ def _read(project: Project, name: str) -> Lock | Finding:
         lock = lockfile.parse(data, path, name)
     except InputError as error:
         return Finding(
-            UNREADABLE, "error", _where(name), error.what, error.expected, error.found, mend
+            UNREADABLE,
+            "error",
+            _where(name),
+            error.what,
+            error.expected,
+            error.found,
+            error.mend or mend,
         )
     if lockfile.serialize(lock) != data.replace(b"\r\n", b"\n"):
         return Finding(
@@ -220,7 +259,7 @@ def _specification_drift(lock: Lock, declared: Specification) -> Iterator[Findin
         yield Finding(
             SPECIFICATION,
             "error",
-            f"envs/{lock.environment}.toml",
+            _declared(lock.environment),
             f"{message} since the lock was made",
             mend=f"run `envbuild lock {lock.environment}`",
         )
@@ -299,7 +338,7 @@ def _orphans(project: Project) -> Iterator[Finding]:
                 "error",
                 _where(name),
                 "a lock without an environment",
-                expected=f"envs/{name}.toml",
+                expected=_declared(name),
                 mend=f"remove the lock, or declare {name}",
             )
 

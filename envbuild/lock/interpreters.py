@@ -56,7 +56,7 @@ def read(path: Path) -> dict[str, Pin]:
             where=path,
             expected=SCHEMA,
             found=document.schema,
-            mend="use the envbuild that wrote it, or run `envbuild lock`",
+            mend="use the envbuild that wrote it, or remove the file and run `envbuild lock`",
         )
     for index, pin in enumerate(document.interpreters):
         _check(pin, f"{path}: interpreters[{index}]")

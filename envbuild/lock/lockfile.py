@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,6 +25,7 @@ _ENVIRONMENTS = (
     "implementation_name == 'cpython' and platform_machine == 'x86_64' and sys_platform == 'linux'",
 )
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.!+-]*\.(whl|tar\.gz|zip)")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}Z")
 
 
@@ -198,18 +199,27 @@ def parse(data: bytes, path: Path, environment: str) -> Lock:
     Raises:
         InputError: the place in the file, what is wrong and what was expected.
     """
+    try:
+        return _parse(data, path, environment)
+    except InputError as error:
+        error.mend = error.mend or restoring(environment)
+        raise
+
+
+def _parse(data: bytes, path: Path, environment: str) -> Lock:
     document = typed.parse(data, path)
-    _check_versions(document, path, environment)
+    check_versions(document, path)
+    for key, known, found in _versions(document):
+        if found is None:
+            raise InputError(f"{key}: missing: not a lock of envbuild", where=path, expected=known)
     content = typed.convert(document, _Document, path)
     tool = content.tool.envbuild
-    mend = f"run `envbuild lock {environment}`"
     if tool.environment != environment:
         raise InputError(
             "tool.envbuild.environment: another environment's lock",
             where=path,
             expected=environment,
             found=tool.environment,
-            mend=mend,
         )
     if tool.specification_sha256 != tool.specification.sha256:
         raise InputError(
@@ -217,7 +227,6 @@ def parse(data: bytes, path: Path, environment: str) -> Lock:
             where=path,
             expected=tool.specification.sha256,
             found=tool.specification_sha256,
-            mend=mend,
         )
     if content.requires_python != tool.specification.requires_python:
         raise InputError(
@@ -225,7 +234,6 @@ def parse(data: bytes, path: Path, environment: str) -> Lock:
             where=path,
             expected=tool.specification.requires_python,
             found=content.requires_python,
-            mend=mend,
         )
     for key, text in (
         ("exclude-newer", tool.exclude_newer),
@@ -238,7 +246,7 @@ def parse(data: bytes, path: Path, environment: str) -> Lock:
     )
     names = [package.name for package in packages]
     if names != sorted(set(names)):
-        raise InputError("packages: not sorted by name, each once", where=path, mend=mend)
+        raise InputError("packages: not sorted by name, each once", where=path)
     lock = Lock(
         environment=environment,
         specification=tool.specification,
@@ -266,32 +274,45 @@ def parse(data: bytes, path: Path, environment: str) -> Lock:
             for index, one in enumerate(tool.build_environments)
         },
     )
-    _check_consistent(lock, path, mend)
+    _check_consistent(lock, path)
     return lock
 
 
-def _check_versions(document: dict[str, object], path: Path, environment: str) -> None:
-    """Refuse other versions of the format before anything else is said about the file."""
-    version = document.get("lock-version")
-    if version != LOCK_VERSION:
-        raise InputError(
-            "lock-version: not a version that this envbuild reads",
-            where=path,
-            expected=LOCK_VERSION,
-            found=version,
-            mend="use the envbuild that wrote it, or run `envbuild lock " + environment + "`",
-        )
+def restoring(environment: str) -> str:
+    """Say how a lock that cannot be read is mended: its instant must not be lost unseen."""
+    return (
+        f"restore it from version control, or resolve anew: `envbuild lock --upgrade {environment}`"
+        f" as of today, `envbuild lock --exclude-newer INSTANT {environment}` as of then"
+    )
+
+
+def check_versions(document: Mapping[str, object], path: Path) -> None:
+    """Refuse a lock of another format before anything else is said about it.
+
+    Args:
+        document: the parsed file.
+        path: the file, for messages.
+
+    Raises:
+        InputError: it says that it is of another version than this envbuild reads and writes.
+    """
+    for key, known, found in _versions(document):
+        if found not in (None, known):
+            raise InputError(
+                f"{key}: not a version that this envbuild reads",
+                where=path,
+                expected=known,
+                found=found,
+                mend="use the envbuild that wrote it; this one does not write over it",
+            )
+
+
+def _versions(document: Mapping[str, object]) -> Iterator[tuple[str, object, object]]:
+    """Yield the keys of versions, each with what is known and what is there, if anything."""
     tool = document.get("tool")
     ours = tool.get("envbuild") if isinstance(tool, dict) else None
-    schema = ours.get("schema") if isinstance(ours, dict) else None
-    if schema != SCHEMA:
-        raise InputError(
-            "tool.envbuild.schema: not a version that this envbuild reads",
-            where=path,
-            expected=SCHEMA,
-            found="nothing: not a lock of envbuild" if schema is None else schema,
-            mend="use the envbuild that wrote it, or run `envbuild lock " + environment + "`",
-        )
+    yield "lock-version", LOCK_VERSION, document.get("lock-version")
+    yield "tool.envbuild.schema", SCHEMA, ours.get("schema") if isinstance(ours, dict) else None
 
 
 def _check_instant(text: str, key: str, path: Path) -> None:
@@ -375,7 +396,7 @@ def _same(one: str, other: str) -> bool:
         return False
 
 
-def _check_consistent(lock: Lock, path: Path, mend: str) -> None:
+def _check_consistent(lock: Lock, path: Path) -> None:
     """Hold the built wheels to the packages, so that nothing is built or pinned beside the lock."""
     pure = {
         package.name
@@ -385,14 +406,13 @@ def _check_consistent(lock: Lock, path: Path, mend: str) -> None:
     }
     for name in sorted(pure ^ set(lock.built)):
         what = "is missing" if name in pure else "belongs to no pure-Python sdist of the lock"
-        raise InputError(f"tool.envbuild.built.{name}: {what}", where=path, mend=mend)
+        raise InputError(f"tool.envbuild.built.{name}: {what}", where=path)
     if tuple(sorted(lock.build_wheels)) != lock.specification.build_requires:
         raise InputError(
             "tool.envbuild.build-environments: not those of the specification",
             where=path,
             expected=", ".join(lock.specification.build_requires) or "none",
             found=", ".join(sorted(lock.build_wheels)) or "none",
-            mend=mend,
         )
 
 
@@ -439,11 +459,11 @@ def _lines(lock: Lock) -> Iterator[str]:
         yield ""
         yield "[tool.envbuild.exclude-newer-package]"
         for name, time in sorted(lock.exclude_newer_package.items()):
-            yield f"{name} = {_string(time)}"
+            yield f"{_key(name)} = {_string(time)}"
     yield from _specification_lines(specification)
     for name, built in sorted(lock.built.items()):
         yield ""
-        yield f"[tool.envbuild.built.{name}]"
+        yield f"[tool.envbuild.built.{_key(name)}]"
         yield f"version = {_string(built.version)}"
         yield f"wheel = {_file(built.artifact)}"
     for requires, wheels in sorted(lock.build_wheels.items()):
@@ -472,10 +492,10 @@ def _specification_lines(specification: Specification) -> Iterator[str]:
         yield ""
         yield "[tool.envbuild.specification.builds]"
         for name, build in sorted(specification.builds.items()):
-            yield f"{name} = {_string(build)}"
+            yield f"{_key(name)} = {_string(build)}"
     for name, metadata in sorted(specification.static_metadata.items()):
         yield ""
-        yield f"[tool.envbuild.specification.static-metadata.{name}]"
+        yield f"[tool.envbuild.specification.static-metadata.{_key(name)}]"
         if metadata.version is not None:
             yield f"version = {_string(metadata.version)}"
         yield f"requires-dist = {_array(metadata.requires_dist)}"
@@ -493,6 +513,10 @@ def _array(values: Iterable[str]) -> str:
     if len(items) < 2:
         return f"[{''.join(items)}]"
     return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.fullmatch(name) else _string(name)
 
 
 def _string(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -16,12 +17,24 @@ from packaging.utils import canonicalize_name
 
 from envbuild import process, uvtool
 from envbuild.artifacts import Artifact
-from envbuild.errors import InputError, StepError
+from envbuild.errors import EnvbuildError, InputError, StepError
 from envbuild.lock import wheels
 from envbuild.lock.lockfile import Lock, LockedPackage
 from envbuild.lock.specification import Specification
 
 _NO_TIMES = "missing an upload date"
+
+# What uv says, besides that it found no solution, when an index kept its answer to itself.
+_UNANSWERED = re.compile(r"hint: An index|network was disabled|" + _NO_TIMES)
+
+# uv asks an sdist's build backend for what the sdist does not say by itself. Every interpreter that
+# it starts for that ends before its first line, since this is not where a Python has its library;
+# only the one that it asks about the interpreter itself is isolated, and does not look (-I).
+_NO_BUILDS = {"PYTHONHOME": "/dev/null"}
+_BUILD_FAILED = re.compile(
+    r"Failed to (?:download and )?build `(?P<name>[^`=]+)==(?P<version>[^`]+)`\n"
+    r"\s*cause: The build backend returned an error"
+)
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -56,20 +69,36 @@ def resolve(request: Request, indexes: Sequence[str]) -> tuple[LockedPackage, ..
         indexes: index URLs, the default one last.
 
     Raises:
-        StepError: the resolver found no solution or could not reach the index; its words are kept.
-        InputError: a package has no file that a lock can hold.
+        StepError: the resolver found no solution (see `unsolvable`) or could not reach the index;
+            its words are kept.
+        InputError: a package has no file that a lock can hold, or an sdist would have to be run to
+            learn what it requires; or there is no package at all.
     """
     specification = request.specification
     constraints: list[str] = []
     if request.base is not None:
         constraints = [f"{package.name}=={package.version}" for package in request.base.packages]
-    document = _compile(
-        request,
-        specification.requirements,
-        indexes,
-        constraints=constraints,
-        doing=f"resolving {request.environment}",
-    )
+    try:
+        document = _compile(
+            request,
+            specification.requirements,
+            indexes,
+            constraints=constraints,
+            doing=f"resolving {request.environment}",
+        )
+    except StepError as error:
+        refusal = _not_static(error, request)
+        if refusal is None:
+            raise
+        raise refusal from error
+    if not document.packages:
+        raise InputError(
+            f"requirements: {request.environment} resolves to no package",
+            where=f"envs/{request.environment}.toml",
+            expected="at least one whose marker holds for the platform and requires-python",
+            found=", ".join(specification.requirements),
+            mend="correct the markers or the excludes",
+        )
     tag_ranks = wheels.ranks(request.minor, request.glibc_minor)
     packages = [
         _lock_package(package, tag_ranks, request.environment) for package in document.packages
@@ -95,19 +124,57 @@ def resolve_build_requires(
             request.specification, overrides=(), excludes=(), static_metadata={}
         ),
     )
-    document = _compile(bare, requires.split(" & "), indexes, constraints=(), doing=doing)
+    try:
+        document = _compile(bare, requires.split(" & "), indexes, constraints=(), doing=doing)
+    except StepError as error:
+        unbuilt = _BUILD_FAILED.search(error.detail or "")
+        if unbuilt is None:
+            raise
+        raise _no_build_wheel(unbuilt["name"], unbuilt["version"], request) from error
     tag_ranks = wheels.ranks(request.minor, request.glibc_minor)
     packages = [
         _lock_package(package, tag_ranks, request.environment) for package in document.packages
     ]
     for package in packages:
         if package.is_sdist:
-            raise InputError(
-                f"build requirement {package.name} {package.version} has no wheel that fits",
-                where=f"envs/{request.environment}.toml",
-                mend=f"ask for a version of {package.name} that has one",
-            )
+            raise _no_build_wheel(package.name, package.version, request)
     return tuple(sorted(package.artifact for package in packages))
+
+
+def unsolvable(error: EnvbuildError) -> bool:
+    """Whether a resolution failed because nothing satisfies what is asked for.
+
+    An index that refused or did not answer is no such reason, though uv finds no solution either.
+    """
+    said = error.detail or ""
+    return "No solution found" in said and _UNANSWERED.search(said) is None
+
+
+def _not_static(error: StepError, request: Request) -> InputError | None:
+    """Say what to declare if uv failed since it could not run an sdist's build backend."""
+    unbuilt = _BUILD_FAILED.search(error.detail or "")
+    if unbuilt is None:
+        return None
+    name, version = unbuilt["name"], unbuilt["version"]
+    declared = request.specification.static_metadata.get(name)
+    other = f"[static-metadata.{name}] is of version {declared.version}" if declared else None
+    return InputError(
+        f"{name} {version} has only an sdist, whose requirements are not static",
+        where=f"envs/{request.environment}.toml",
+        expected=f"a table [static-metadata.{name}] with its version and requires-dist, as no code "
+        "of an sdist is run while locking",
+        found=other,
+        mend=f"add it, and [build.{name}] that says how it is built; or ask for a version that "
+        "has a wheel",
+    )
+
+
+def _no_build_wheel(name: str, version: str, request: Request) -> InputError:
+    return InputError(
+        f"build requirement {name} {version} has no wheel that fits",
+        where=f"envs/{request.environment}.toml",
+        mend=f"ask for a version of {name} that has one",
+    )
 
 
 def _compile(
@@ -131,6 +198,8 @@ def _compile(
             *("--python", sys.executable, "--python-version", request.lower_python),
             *("--python-platform", specification.platform),
             *("--exclude-newer", request.exclude_newer),
+            # without an environment to build in, there is nothing to install into it either
+            "--no-build-isolation",
         ]
         for package, instant in sorted(request.exclude_newer_package.items()):
             command += ["--exclude-newer-package", f"{package}={instant}"]
@@ -141,8 +210,9 @@ def _compile(
         ):
             if lines:
                 command += [option, _lines(folder / f"{option[2:]}.txt", lines)]
+        variables = uvtool.environment(indexes, extra=_NO_BUILDS)
         try:
-            process.run(command, doing=doing, env=uvtool.environment(indexes), cwd=folder)
+            process.run(command, doing=doing, env=variables, cwd=folder)
         except StepError as error:
             if _NO_TIMES in (error.detail or ""):
                 error.mend = (

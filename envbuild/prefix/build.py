@@ -21,7 +21,7 @@ from envbuild import durable, process
 from envbuild.catalog.environment import Checks, Editable
 from envbuild.errors import EnvbuildError, StepError, restored
 from envbuild.lock.lockfile import Lock
-from envbuild.prefix import aside, checks, install, receipt
+from envbuild.prefix import aside, checks, install, manifest, receipt
 from envbuild.prefix.install import Settings
 from envbuild.prefix.interpreter import Interpreter
 
@@ -70,12 +70,14 @@ class Built(msgspec.Struct, frozen=True):
         checks: what was checked.
         seconds: what each step took.
         look: see `receipt.look`.
+        manifest_sha256: see `manifest.digest`.
     """
 
     distributions: tuple[receipt.Distribution, ...]
     checks: receipt.Checks
     seconds: dict[str, float]
     look: dict[str, tuple[int, int, int]]
+    manifest_sha256: str
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -144,11 +146,14 @@ def build(job: Job) -> Built:
             for project in job.projects
         ]
     done = checks.run(prefix, job.checks, job.name)
+    with clock.step("manifest"):
+        manifest_sha256 = manifest.digest(prefix)
     return Built(
         distributions=tuple(sorted(distributions, key=lambda one: one.name)),
         checks=done,
         seconds={**clock.seconds, "checks": done.seconds},
         look=receipt.look(prefix, Path(job.interpreter.path)),
+        manifest_sha256=manifest_sha256,
     )
 
 

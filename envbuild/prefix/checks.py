@@ -49,7 +49,13 @@ def run(prefix: Path, checks: Checks, environment: str) -> receipt.Checks:
     for command in checks.commands:
         program = [python, "-I"] if command[0] == "python" else [prefix / "bin" / command[0]]
         try:
-            process.run([*program, *command[1:]], doing="the command", env=variables, cwd=Path("/"))
+            process.run(
+                [*program, *command[1:]],
+                doing="the command",
+                env=variables,
+                cwd=Path("/"),
+                tied=True,
+            )
         except StepError as error:
             shown = " ".join(command)
             raise _failed(f"{environment} fails its check `{shown}`", prefix, error) from error

@@ -20,12 +20,20 @@ from envbuild.catalog.project import Project
 from envbuild.catalog.site import Layout
 from envbuild.digest import sha256_bytes
 from envbuild.errors import EnvbuildError, InputError, PreflightError, StepError
-from envbuild.exclusion import ExclusiveLock, exclusive
 from envbuild.lock import drift, interpreters, lockfile
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock
 from envbuild.owner import Owner
-from envbuild.prefix import aside, install, interpreter, preflight, receipt, transaction, usage
+from envbuild.prefix import (
+    aside,
+    install,
+    interpreter,
+    locked,
+    preflight,
+    receipt,
+    transaction,
+    usage,
+)
 from envbuild.prefix import build as building
 from envbuild.prefix import journal as journals
 from envbuild.prefix.aside import Mode, Probe
@@ -242,11 +250,9 @@ class Run(msgspec.Struct, frozen=True):
     patience: Patience
     say: Callable[[str], None]
 
-    def lock(self, name: str) -> AbstractContextManager[ExclusiveLock]:
+    def locked(self, name: str) -> AbstractContextManager[None]:
         """Return the lock of an environment, or of whatever else has a name of its own."""
-        folder = self.layout.bookkeeping / "owners"
-        folder.mkdir(parents=True, exist_ok=True)
-        return exclusive(folder / f"{name}.lock", self.me, wait=self.patience.wait, say=self.say)
+        return locked.locked(self.layout, name, self.me, self.patience, self.say)
 
 
 def _build_all(run: Run, plans: Sequence[Plan]) -> dict[str, Outcome]:
@@ -267,7 +273,7 @@ def _build_all(run: Run, plans: Sequence[Plan]) -> dict[str, Outcome]:
     builds = [one for one in plans if one.name in pythons]
     for one in _fetched(builds, run, outcomes):
         python, more = pythons[one.name]
-        with _caught(outcomes, one), run.lock(one.name):
+        with _caught(outcomes, one), run.locked(one.name):
             outcomes[one.name] = _build_locked(one, run, python, [*notes, *more])
     return outcomes
 
@@ -297,11 +303,8 @@ def _fetched(plans: list[Plan], run: Run, outcomes: dict[str, Outcome]) -> list[
 
 
 def _build_locked(one: Plan, run: Run, python: Interpreter, notes: list[str]) -> Outcome:
-    """Put right what was interrupted, see whether another run has built it, and else build it."""
+    """See whether another run, or one that was interrupted, has built it; else build it."""
     layout = run.layout
-    recovered = journals.recover(layout.bookkeeping, one.name)
-    if recovered is not None:
-        run.say(f"{one.name}: an earlier run was interrupted: {recovered}")
     if not one.rebuild and judged(layout, one) is None:
         return _kept(layout, one)
     probe = _probe(layout, one.prefix)
@@ -377,7 +380,7 @@ def _interpreter(one: Plan, run: Run) -> tuple[Interpreter, list[str]]:
         )
         run.say(f"{one.name}: {note}")
         return chosen, [note]
-    with run.lock(f"cpython-{one.pin.version}"):
+    with run.locked(f"cpython-{one.pin.version}"):
         # another run may have installed it meanwhile
         managed = interpreter.installed(one.pin, folder)
         return managed or interpreter.install(one.pin, archive, folder), []
@@ -428,6 +431,7 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
             tools={"envbuild": __version__, "uv": uvtool.resolver().removeprefix("uv ")},
             created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             mode=mode,
+            manifest_sha256=built.manifest_sha256,
             notes=(*notes, *passed_over),
             look=built.look,
         )

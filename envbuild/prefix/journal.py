@@ -94,11 +94,16 @@ def read(bookkeeping: Path, environment: str) -> Journal | None:
     return journal
 
 
-def remove(bookkeeping: Path, environment: str) -> None:
-    """Remove a journal: what it spoke of is done or undone."""
-    target = path(bookkeeping, environment)
+def finish(bookkeeping: Path, journal: Journal) -> None:
+    """Remove a journal, what it spoke of being done or undone, and then its folder.
+
+    In this order: a journal without its pending receipt would be taken for that of a half-built
+    prefix. A folder without a journal is removed by the next run.
+    """
+    target = path(bookkeeping, journal.environment)
     target.unlink(missing_ok=True)
     durable.fsync_folder(target.parent)
+    aside.remove(Path(journal.work))
 
 
 def interrupted(bookkeeping: Path) -> list[str]:
@@ -134,9 +139,8 @@ def recover(bookkeeping: Path, environment: str) -> Outcome | None:
         outcome = _recover_aside(journal, pending)
     if outcome == "the new prefix is in place":
         assert pending is not None
-        receipt.write(bookkeeping, pending)
-    aside.remove(Path(journal.work))
-    remove(bookkeeping, environment)
+        receipt.publish(bookkeeping, journal.pending, pending)
+    finish(bookkeeping, journal)
     return outcome
 
 

@@ -1,21 +1,55 @@
-"""What must hold of a place before anything is built there."""
+"""What must hold of a place before anything is built there.
+
+The functions that yield findings are shared: `envbuild site check` reports all that they find, and
+the ``check_…`` functions, which come before a build, raise the first error among it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
+import re
+import stat
 import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import Literal
 
 from envbuild.catalog.site import Layout
 from envbuild.errors import PreflightError
+from envbuild.findings import Finding
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+# what the kernel says of file locks that a file system does not have
+_NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL})
 
 
 def glibc() -> str:
     """Return the version of this system's C library, such as ``2.36``; empty if it is not glibc."""
     name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     return version if name == "glibc" else ""
+
+
+def driver() -> str | None:
+    """Return the version of the NVIDIA driver, such as ``570.86.15``; None where there is none."""
+    try:
+        return driver_version(_DRIVER.read_text())
+    except OSError:
+        return None
+
+
+def driver_version(text: str) -> str | None:
+    """Find the version in what ``/proc/driver/nvidia/version`` says.
+
+    It is "x86_64 Kernel Module  535.129.03" for the closed modules, and "Open Kernel Module for
+    x86_64  570.86.15" for the open ones.
+    """
+    match = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)", text)
+    return match[1] if match else None
 
 
 def check_site(layout: Layout) -> list[str]:
@@ -28,75 +62,138 @@ def check_site(layout: Layout) -> list[str]:
         PreflightError: a mount is missing, the root is reached by another name, or TMPDIR lies
             where the site does not allow it.
     """
-    notes = []
-    if layout.rehearsal:
-        unseen = [key for key in ("mounts", "aliases", "personal") if getattr(layout.site, key)]
-        if unseen:
-            notes.append(f"rehearsal: {', '.join(unseen)} of the site were not looked at")
-    else:
-        for text in layout.site.mounts:
-            if not layout.path(text).is_dir():
-                raise PreflightError(
-                    "a mount of the site is not there",
-                    where=f"site {layout.name}",
-                    expected=f"the folder {layout.path(text)}",
-                    found="nothing of that name",
-                    mend="run this on the site, with its file systems mounted; elsewhere, rehearse "
-                    "it with --root DIR",
-                )
-    _check_letters(layout)
-    _check_names(layout)
-    _check_temporary(layout)
-    return notes
+    found = [missing_mounts(layout), letters(layout), names(layout)]
+    _refuse(chain(*found, variables(layout, ["TMPDIR"])))
+    return unseen(layout)
 
 
-def _check_letters(layout: Layout) -> None:
-    """Refuse paths that scripts, shells or uv cannot write down."""
+def unseen(layout: Layout) -> list[str]:
+    """Say in words what of a site is not looked at, since this is a rehearsal."""
+    keys = [key for key in ("mounts", "aliases", "personal") if getattr(layout.site, key)]
+    if not layout.rehearsal or not keys:
+        return []
+    return [f"rehearsal: {', '.join(keys)} of the site were not looked at"]
+
+
+def missing_mounts(layout: Layout) -> Iterator[Finding]:
+    """Yield the site's mounts that are not there (S001); none in a rehearsal."""
+    for text in () if layout.rehearsal else layout.site.mounts:
+        folder = layout.path(text)
+        instead = _instead_of_folder(folder)
+        if instead is not None:
+            yield Finding(
+                "S001",
+                "error",
+                where=f"site {layout.name}",
+                message="a mount of the site is not there",
+                expected=f"the folder {folder}",
+                found=instead,
+                mend="run this on the site, with its file systems mounted; elsewhere, rehearse "
+                "it with --root DIR",
+            )
+
+
+def _instead_of_folder(path: Path) -> str | None:
+    """Say what stands where a folder should be; None if it is one."""
+    with contextlib.suppress(OSError):
+        (path / "..").stat()  # a step beyond it makes an automounter mount it
+    try:
+        return None if stat.S_ISDIR(path.stat().st_mode) else "another thing than a folder"
+    except FileNotFoundError:
+        return "nothing of that name"
+    except OSError as error:
+        return error.strerror
+
+
+def letters(layout: Layout) -> Iterator[Finding]:
+    """Yield whether the root's path is one that scripts, shells or uv cannot write down (S003)."""
     text = os.fsencode(layout.root).decode(errors="replace")
     if not text.isprintable() or "\N{REPLACEMENT CHARACTER}" in text:
-        raise PreflightError(
-            "the root's path holds a character that no script can name",
+        yield Finding(
+            "S003",
+            "error",
             where=repr(str(layout.root)),
+            message="the root's path holds a character that no script can name",
             expected="printable characters, encoded as UTF-8",
             mend="choose another folder",
         )
 
 
-def _check_names(layout: Layout) -> None:
-    """Refuse a root that is another name for the registered folder: paths would bind it."""
+def names(layout: Layout) -> Iterator[Finding]:
+    """Yield whether the root is another name for the registered folder: paths bind it (P001)."""
     real = Path(os.path.realpath(layout.root))
     if real != layout.root:
-        raise PreflightError(
-            "the root is reached by another name than its own",
-            where=layout.root,
-            expected=real,
-            found=layout.root,
+        yield Finding(
+            "P001",
+            "error",
+            where=str(layout.root),
+            message="the root is reached by another name than its own",
+            expected=str(real),
+            found=str(layout.root),
             mend=f"use {real} itself: a prefix works at one path alone",
         )
     for text in layout.site.aliases:
         alias = layout.path(text)
         if layout.root.is_relative_to(alias):
-            raise PreflightError(
-                "the root lies below a name that the site must not use",
-                where=layout.root,
-                expected=layout.registered_root,
-                found=alias,
+            yield Finding(
+                "P001",
+                "error",
+                where=str(layout.root),
+                message="the root lies below a name that the site must not use",
+                expected=str(layout.registered_root),
+                found=str(alias),
             )
 
 
-def _check_temporary(layout: Layout) -> None:
-    allowed = [layout.path(text) for text in layout.site.temporary]
-    given = os.environ.get("TMPDIR")
-    if not allowed or given is None:
-        return  # without TMPDIR, `temporary` chooses an allowed folder
-    if not any(Path(given).absolute().is_relative_to(folder) for folder in allowed):
-        raise PreflightError(
-            "TMPDIR lies where the site does not allow it",
-            where=f"site {layout.name}",
-            expected="a folder in " + " or ".join(map(str, allowed)),
-            found=given,
-            mend=f"export TMPDIR={allowed[0]}, or unset it",
+def links(places: Iterable[Path]) -> Iterator[Finding]:
+    """Yield symbolic links that stand where a root or a prefix must be (P001)."""
+    for place in places:
+        try:
+            target = place.readlink()
+        except OSError:
+            continue  # not a link, or not to be seen, which others find out
+        yield Finding(
+            "P001",
+            "error",
+            where=str(place),
+            message="a symbolic link stands where a folder must be",
+            found=f"a link to {target}",
+            mend="remove the link: a prefix works at one path alone",
         )
+
+
+def variables(layout: Layout, wanted: Sequence[str]) -> Iterator[Finding]:
+    """Yield variables of the environment that name folders which the site does not allow (R001).
+
+    Args:
+        layout: the site; without `temporary` it allows any folder.
+        wanted: the variables; what is not set is well.
+    """
+    for name in wanted if layout.site.temporary else ():
+        folders = _allowed(layout, name)
+        given = os.environ.get(name)
+        if given is not None and not _lies_in(Path(given), folders):
+            yield Finding(
+                "R001",
+                "error",
+                where=f"site {layout.name}",
+                message=f"{name} lies where the site does not allow it",
+                expected="a folder in " + " or ".join(map(str, folders)),
+                found=given,
+                mend=f"export {name}={folders[0]}, or unset it",
+            )
+
+
+def _allowed(layout: Layout, variable: str) -> list[Path]:
+    """Return the folders that a variable may name one in; uv's cache has one of its own too."""
+    own = layout.site.uv_cache if variable == "UV_CACHE_DIR" else None
+    return [layout.path(text) for text in (own, *layout.site.temporary) if text is not None]
+
+
+def _lies_in(path: Path, folders: Iterable[Path]) -> bool:
+    """Whether a path lies in one of some folders, whatever links and dots it is written with."""
+    real = Path(os.path.realpath(path))
+    return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 def temporary(layout: Layout) -> Path | None:
@@ -117,11 +214,18 @@ def check_glibc(layout: Layout, minor: int, environment: str) -> None:
     Raises:
         PreflightError: it is older, or not glibc.
     """
+    _refuse(c_library(layout, minor, environment))
+
+
+def c_library(layout: Layout, minor: int, environment: str) -> Iterator[Finding]:
+    """Yield whether the system's C library is older than an environment needs (S010)."""
     found = glibc()
     if not found or tuple(map(int, found.split("."))) < (2, minor):
-        raise PreflightError(
-            f"the wheels of {environment} need a newer C library than this system has",
+        yield Finding(
+            "S010",
+            "error",
             where=f"site {layout.name}",
+            message=f"the wheels of {environment} need a newer C library than this system has",
             expected=f"glibc 2.{minor} or newer",
             found=f"glibc {found}" if found else "another C library",
             mend="lower `platform` in the environment's file and lock it again",
@@ -136,49 +240,77 @@ def check_root(layout: Layout, prefix: Path) -> None:
             file locks do not work there.
     """
     for folder in (layout.bookkeeping, prefix.parent):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder) as probe:
-                _probe_lock(probe.fileno(), folder)
-        except OSError as error:
-            raise PreflightError(
-                f"cannot write: {error.strerror}",
-                where=folder,
-                expected="a folder that you may write",
-                mend="check the folder's owner and mount, or rehearse elsewhere with --root DIR",
-            ) from error
-    for place in (layout.root, prefix):
-        if place.is_symlink():
-            raise PreflightError(
-                "a symbolic link stands where a folder must be",
-                where=place,
-                found=f"a link to {place.readlink()}",
-                mend="remove the link: a prefix works at one path alone",
-            )
+        _refuse(usable(folder, make=True))
+    _refuse(links([layout.root, prefix]))
+    _refuse(foreign_root(layout))
+
+
+def foreign_root(layout: Layout) -> Iterator[Finding]:
+    """Yield whether the root is another user's: an error, but for the superuser (P002)."""
     owner = layout.root.stat().st_uid
-    if owner != os.geteuid() and os.geteuid() != 0:
-        raise PreflightError(
-            "the root belongs to another user",
-            where=layout.root,
-            expected=f"owner {os.geteuid()}, who runs this",
+    caller = os.geteuid()
+    if owner != caller:
+        yield Finding(
+            "P002",
+            "warning" if caller == 0 else "error",
+            where=str(layout.root),
+            message="the root belongs to another user",
+            expected=f"owner {caller}, who runs this",
             found=f"owner {owner}",
             mend="build as the owner, or give the site a root of your own",
         )
 
 
-def _probe_lock(descriptor: int, folder: Path) -> None:
-    """See that flock works, which uv relies on."""
+def usable(folder: Path, *, make: bool = False, setting: str = "root") -> Iterator[Finding]:
+    """Yield why a folder cannot be written (S005) or has no file locks (S006), by trying.
+
+    Args:
+        folder: the folder; nothing is left in it.
+        make: whether to make it where it is not there.
+        setting: what names another folder in place of it.
+    """
+    try:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            refused = _lock_refused(probe.fileno())
+    except OSError as error:
+        yield unwritable(folder, error, setting=setting)
+        return
+    if refused is not None:
+        yield Finding(
+            "S006",
+            "error",
+            where=str(folder),
+            message=f"file locks do not work here: {refused}",
+            expected="a file system with flock, which uv needs",
+            mend=f"mount it with locking, or set `{setting}` to a folder on another file system",
+        )
+
+
+def unwritable(folder: Path, error: OSError, *, setting: str = "root") -> Finding:
+    """Say that a folder cannot be written, as the kernel refused it (S005)."""
+    elsewhere = "rehearse elsewhere with --root DIR"
+    return Finding(
+        "S005",
+        "error",
+        where=str(folder),
+        message=f"cannot write: {error.strerror}",
+        expected="a folder that you may write",
+        mend="check the folder's owner and mount, or "
+        + (elsewhere if setting == "root" else f"set `{setting}` to another folder"),
+    )
+
+
+def _lock_refused(descriptor: int) -> str | None:
+    """Try flock, which uv relies on; return what the kernel says where there is none."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
-        if error.errno not in {errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK, errno.EINVAL}:
+        if error.errno not in _NO_LOCKS:
             raise
-        raise PreflightError(
-            f"file locks do not work here: {error.strerror}",
-            where=folder,
-            expected="a file system with flock, which uv needs",
-            mend="mount it with locking, or set `root` to a folder on another file system",
-        ) from error
+        return error.strerror
+    return None
 
 
 def check_space(folder: Path, *, size: int, files: int, environment: str) -> None:
@@ -193,22 +325,59 @@ def check_space(folder: Path, *, size: int, files: int, environment: str) -> Non
     Raises:
         PreflightError: there is too little of either; both numbers are named.
     """
+    _refuse(space(folder, size=size, files=files, environment=environment))
+
+
+def space(
+    folder: Path,
+    *,
+    size: int,
+    files: int,
+    environment: str,
+    severity: Literal["error", "warning"] = "error",
+) -> Iterator[Finding]:
+    """Yield what a folder's file system has too little of: bytes, inodes (S009).
+
+    Args:
+        folder: a folder of the file system.
+        size: bytes that will be written.
+        files: files and folders that will be made.
+        environment: for whom, in messages.
+        severity: how bad that is.
+    """
     status = os.statvfs(folder)
     free = status.f_bavail * status.f_frsize
     if free < size:
-        raise PreflightError(
-            f"too little space for {environment}",
-            where=folder,
+        yield Finding(
+            "S009",
+            severity,
+            where=str(folder),
+            message=f"too little space for {environment}",
             expected=f"{size / 1e6:.1f} MB free",
             found=f"{free / 1e6:.1f} MB free",
             mend="free some space, or build it elsewhere with --root DIR",
         )
     # file systems without a fixed number of inodes (btrfs) say 0 of 0
     if status.f_files and status.f_favail < files:
-        raise PreflightError(
-            f"too few inodes for {environment}",
-            where=folder,
+        yield Finding(
+            "S009",
+            severity,
+            where=str(folder),
+            message=f"too few inodes for {environment}",
             expected=f"{files} free",
             found=f"{status.f_favail} free",
             mend="remove files there, or ask for a larger quota",
         )
+
+
+def _refuse(findings: Iterable[Finding]) -> None:
+    """Raise the first error; what comes after it is not looked at."""
+    for finding in findings:
+        if finding.severity == "error":
+            raise PreflightError(
+                finding.message,
+                where=finding.where,
+                expected=finding.expected,
+                found=finding.found,
+                mend=finding.mend,
+            )

@@ -1,4 +1,8 @@
-"""Receipts: what was built, from what, and what was checked. Written last."""
+"""Receipts: what was built, from what, and what was checked. Written last.
+
+A receipt is an in-toto Statement v1 (https://in-toto.io/Statement/v1): the subject is the prefix
+with the digest of its manifest, the predicate is the `Receipt`.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,8 @@ from envbuild.prefix.aside import Mode
 from envbuild.prefix.interpreter import Interpreter
 
 SCHEMA = 1
+# The type of the statement's predicate: a receipt of a prefix, as docs/receipts.md describes it
+PREDICATE = "urn:envbuild:prefix-receipt:1"
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +78,7 @@ class Receipt(_Record, frozen=True):
         tools: programs and their versions.
         created: when, in UTC.
         mode: how it got to its path; see `aside.Mode`.
+        manifest_sha256: what the prefix holds; see `manifest.digest`.
         notes: what a person was told: fall-backs, things passed over.
         look: times and identities of the prefix's folders, for a quick look later.
     """
@@ -91,9 +98,26 @@ class Receipt(_Record, frozen=True):
     tools: dict[str, str]
     created: str
     mode: Mode
+    manifest_sha256: str
     notes: tuple[str, ...]
     look: dict[str, tuple[int, int, int]]
     schema: int = SCHEMA
+
+
+class _Subject(_Record, frozen=True):
+    name: str
+    digest: dict[str, str]
+
+
+class _Statement(
+    _Record, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}
+):
+    """An in-toto Statement v1 whose subject is the prefix, by the digest of its manifest."""
+
+    subject: tuple[_Subject, ...]
+    predicate: Receipt
+    type_: str = "https://in-toto.io/Statement/v1"
+    predicate_type: str = PREDICATE
 
 
 def path(bookkeeping: Path, environment: str) -> Path:
@@ -103,11 +127,28 @@ def path(bookkeeping: Path, environment: str) -> Path:
 
 def read(bookkeeping: Path, environment: str) -> Receipt | None:
     """Read a receipt; None if there is none that this envbuild can read."""
+    return load(path(bookkeeping, environment))
+
+
+def load(file: Path) -> Receipt | None:
+    """Read a receipt from a file, and hold its statement to itself.
+
+    Returns:
+        The receipt; None if the file is none, or of another schema, or says of another prefix or
+        digest than its subject is.
+    """
     try:
-        receipt = msgspec.json.decode(path(bookkeeping, environment).read_bytes(), type=Receipt)
+        statement = msgspec.json.decode(file.read_bytes(), type=_Statement)
     except (OSError, msgspec.DecodeError):
         return None
-    return receipt if receipt.schema == SCHEMA else None
+    receipt = statement.predicate
+    right = receipt.schema == SCHEMA and statement == _stated(receipt)
+    return receipt if right else None
+
+
+def _stated(receipt: Receipt) -> _Statement:
+    subject = _Subject(receipt.prefix, {"sha256": receipt.manifest_sha256})
+    return _Statement(subject=(subject,), predicate=receipt)
 
 
 def write(bookkeeping: Path, receipt: Receipt) -> Path:
@@ -118,13 +159,48 @@ def write(bookkeeping: Path, receipt: Receipt) -> Path:
     """
     target = path(bookkeeping, receipt.environment)
     target.parent.mkdir(parents=True, exist_ok=True)
-    durable.write(target, msgspec.json.format(msgspec.json.encode(receipt), indent=2) + b"\n")
+    data = msgspec.json.encode(_stated(receipt))
+    durable.write(target, msgspec.json.format(data, indent=2) + b"\n")
     return target
 
 
-def remove(bookkeeping: Path, environment: str) -> None:
-    """Remove a receipt: what it speaks of is about to change."""
-    path(bookkeeping, environment).unlink(missing_ok=True)
+def publish(bookkeeping: Path, pending: Path, receipt: Receipt) -> None:
+    """Give a receipt that was written elsewhere its place, and one by time beside the others.
+
+    By links, since they need no room: a disk that is full does not stop it. The pending file stays
+    until all is done.
+
+    Args:
+        bookkeeping: the site's folder for it.
+        pending: the bookkeeping folder that it was written to.
+        receipt: what it says.
+
+    Raises:
+        OSError: it has no place yet; it can be tried again.
+    """
+    source = path(pending, receipt.environment)
+    target = path(bookkeeping, receipt.environment)
+    kept = history(bookkeeping) / f"{receipt.environment}-{receipt.created}.json"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.new")
+    try:
+        temporary.unlink(missing_ok=True)
+        os.link(source, temporary)
+        kept.unlink(missing_ok=True)
+        os.link(source, kept)
+    except OSError:
+        # no hard links here
+        write(bookkeeping, receipt)
+        durable.write(kept, source.read_bytes())
+        return
+    temporary.replace(target)
+    durable.fsync_folder(kept.parent)
+    durable.fsync_folder(target.parent)
+
+
+def history(bookkeeping: Path) -> Path:
+    """Return the folder of all receipts that ever were, by environment and time."""
+    return bookkeeping / "receipts" / "history"
 
 
 def look(prefix: Path, interpreter: Path) -> dict[str, tuple[int, int, int]]:

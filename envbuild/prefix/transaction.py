@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from envbuild import durable
-from envbuild.prefix import aside, receipt
+from envbuild.prefix import archive, aside, receipt
 from envbuild.prefix import journal as journals
 from envbuild.prefix.aside import Mode
 from envbuild.prefix.journal import Journal
@@ -94,10 +94,9 @@ def replace(
     except BaseException:
         journals.recover(bookkeeping, environment)
         raise
-    receipt.write(bookkeeping, made)
+    receipt.publish(bookkeeping, journal.pending, made)
     reached("receipted")
-    aside.remove(Path(journal.work))
-    journals.remove(bookkeeping, environment)
+    journals.finish(bookkeeping, journal)
     reached("done")
     return Replacement(made, None if journal.old is None else Path(journal.archive))
 
@@ -155,10 +154,10 @@ def _make_durable(journal: Journal, bookkeeping: Path, made: Receipt) -> None:
 
 
 def _archive(old: Path, journal: Journal) -> None:
-    archive = Path(journal.archive)
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    old.rename(archive)
-    durable.fsync_folder(archive.parent)
+    place = Path(journal.archive)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    old.rename(place)
+    durable.fsync_folder(place.parent)
     durable.fsync_folder(Path(journal.prefix).parent)
 
 
@@ -179,7 +178,7 @@ def _begin(bookkeeping: Path, environment: str, prefix: Path, mode: Mode) -> Jou
         prefix=str(prefix),
         mode=mode,
         work=str(work),
-        archive=str(bookkeeping / "archive" / f"{environment}-{now:%Y%m%dT%H%M%S%fZ}"),
+        archive=str(archive.new(bookkeeping, environment)),
         old=journals.inode(prefix),
         new=journals.inode(staging),
         since=now.strftime("%Y-%m-%dT%H:%M:%SZ"),

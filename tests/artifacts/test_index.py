@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.pretty import pretty_repr
 
@@ -124,8 +125,90 @@ class TestConfigured:
             configured(program, cwd=tmp_path)
         assert str(caught.value) == (
             f"{program}: asking uv for the configured indexes: no index was printed\n"
-            "  expected: --index-url URL\n  mend: use the uv that envbuild depends on"
+            "  expected: --index-url URL\n"
+            "  mend: check uv's configuration: uv.toml, [tool.uv] of pyproject.toml, UV_*INDEX*; "
+            "no-index leaves none"
         )
+
+    def test_passwords_are_encoded_however_they_are_written(
+        self, uv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "uv.toml").write_text(
+            "[[index]]\nurl = 'http://me:a\"b c@d@one.invalid/simple'\ndefault = true\n"
+        )
+        monkeypatch.setenv("UV_INDEX", "http://me:it's%2F100%@two.invalid/simple")
+        assert [location.url for location in configured(uv, cwd=tmp_path)] == [
+            "http://me:it%27s%2F100%25@two.invalid/simple",
+            "http://me:a%22b%20c%40d@one.invalid/simple",
+        ]
+
+    @pytest.mark.parametrize("name", ["UV_DEFAULT_INDEX", "uv.toml"])
+    def test_a_password_that_makes_no_url_is_shown_nowhere(
+        self,
+        uv: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+        name: str,
+    ) -> None:
+        url = "http://me:s3/cret@mirror.invalid/simple"
+        if name == "uv.toml":
+            (tmp_path / name).write_text(f'[[index]]\nurl = "{url}"\n')
+        else:
+            monkeypatch.setenv(name, url)
+        with caplog.at_level(logging.DEBUG), pytest.raises(StepError) as caught:
+            configured(uv, cwd=tmp_path)
+        assert "s3" not in str(caught.value) + caplog.text
+        assert "http://***@mirror.invalid/simple" in str(caught.value)
+        assert caught.value.mend == (
+            "check uv's configuration: uv.toml, [tool.uv] of pyproject.toml, UV_*INDEX*"
+        )
+
+    def test_what_is_no_url_for_us(self, tmp_path: Path) -> None:
+        program = tmp_path / "uv"
+        program.write_text("#!/bin/sh\necho '--index-url http://me:s3cret@h:x/simple'\n")
+        program.chmod(0o755)
+        with pytest.raises(StepError) as caught:
+            configured(program, cwd=tmp_path)
+        assert str(caught.value) == (
+            "http://***@h:x/simple: asking uv for the configured indexes: not a URL that can be "
+            "asked\n  found: its host or port cannot be read\n"
+            "  mend: check uv's configuration: uv.toml, [tool.uv] of pyproject.toml, UV_*INDEX*"
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("UV_CONSTRAINT", "gone.txt"),
+            ("UV_PROJECT", "gone"),
+            ("UV_NO_INDEX", "1"),
+            ("UV_FIND_LINKS", "gone"),
+            ("UV_CACHE_DIR", "/dev/null/cache"),
+            ("UV_OFFLINE", "nonsense"),
+            ("UV_WORKING_DIR", "gone"),
+            ("PYTHONHOME", "gone"),
+        ],
+    )
+    def test_other_settings_of_uv_do_no_harm(
+        self, uv: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    ) -> None:
+        monkeypatch.setenv(name, value)
+        monkeypatch.setenv("UV_DEFAULT_INDEX", "http://mirror.invalid/simple")
+        assert configured(uv, cwd=tmp_path) == (
+            IndexLocation("http://mirror.invalid/simple", default=True),
+        )
+
+    def test_no_index_at_all(self, uv: Path, tmp_path: Path) -> None:
+        (tmp_path / "uv.toml").write_text("no-index = true\n")
+        with pytest.raises(StepError, match="no-index leaves none"):
+            configured(uv, cwd=tmp_path)
+
+    def test_what_uv_says_of_its_configuration_is_kept(self, uv: Path, tmp_path: Path) -> None:
+        (tmp_path / "uv.toml").write_text('[pip]\nfind-links = ["gone"]\n')
+        with pytest.raises(StepError) as caught:
+            configured(uv, cwd=tmp_path)
+        assert "Failed to read `--find-links` directory" in (caught.value.detail or "")
+        assert (caught.value.mend or "").startswith("check uv's configuration: ")
 
 
 @pytest.mark.parametrize("html", [False, True])
@@ -380,6 +463,67 @@ class TestTrouble:
                 f"  mend: check the URL of the index: {server.url}"
             )
 
+    @pytest.mark.parametrize(
+        ("url", "reason"),
+        [
+            ("http://[bad/x.whl", "its host or port cannot be read"),
+            (f"http://{'x' * 80}.invalid/x.whl", "its host or port cannot be read"),
+            ("http://host:port/x.whl", "its host or port cannot be read"),
+            ("file:///x%00.whl", "no file can have its name"),
+        ],
+    )
+    @pytest.mark.parametrize("kind", ["html", "json"])
+    def test_an_address_that_is_none(
+        self, folder: Path, client: Client, url: str, reason: str, kind: str
+    ) -> None:
+        file = url.rpartition("/")[2].replace("%00", "\0")
+        listed = {"filename": file, "url": url, "hashes": {}}
+        html = {"Content-Type": "text/html"}, f'<a href="{url}">x</a>'.encode()
+        page = (
+            {"Content-Type": "application/vnd.pypi.simple.v1+json"},
+            msgspec.json.encode({"meta": {"api-version": "1.0"}, "files": [listed]}),
+        )
+        headers, body = html if kind == "html" else page
+        with SimpleIndex(folder) as server:
+            server.plant(server.page_path("toy-app"), Fault(body=body, headers=headers))
+            index = index_of(client, server.url)
+            with pytest.raises(StepError) as caught:
+                index.locate(Artifact(file, 1, "ab" * 32, "toy-app"))
+            assert str(caught.value) == (
+                f"{server.url}toy-app/: the index answered what is not a page of a package index\n"
+                "  expected: PEP 691 (JSON) or PEP 503 (HTML), version 1\n"
+                f"  found: {file} at {url}: {reason}\n"
+                f"  mend: check the URL of the index: {server.url}"
+            )
+            # what else the page lists can be had all the same
+            with pytest.raises(StepError, match="no index offers the file"):
+                index.locate(Artifact("y.whl", 1, "ab" * 32, "toy-app"))
+
+    @pytest.mark.parametrize(
+        ("kind", "body"),
+        [
+            ("text/html", b'<base href="http://[bad"><a href="x.whl">x</a>'),
+            ("text/html", b"<![nonsense[<a href=x.whl>x</a>"),
+            ("application/json", b'{"files": [], "more": ' + b"[" * 5000),
+        ],
+    )
+    def test_a_page_that_takes_its_reader_apart(
+        self, folder: Path, client: Client, kind: str, body: bytes
+    ) -> None:
+        with SimpleIndex(folder) as server:
+            fault = Fault(body=body, headers={"Content-Type": kind})
+            server.plant(server.page_path("toy-app"), fault)
+            with pytest.raises(StepError, match="what is not a page of a package index"):
+                index_of(client, server.url).files("toy-app")
+
+    @pytest.mark.parametrize("host", ["[bad", "x" * 80])
+    def test_a_redirection_to_nowhere(self, folder: Path, client: Client, host: str) -> None:
+        with SimpleIndex(folder) as server:
+            fault = Fault(status=302, headers={"Location": f"http://{host}/"})
+            server.plant(server.page_path("toy-app"), fault, times=9)
+            with pytest.raises(StepError):
+                index_of(client, server.url).files("toy-app")
+
     def test_a_bundle_of_certificates_that_is_not_there(
         self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -429,6 +573,14 @@ def test_an_index_in_a_folder(tmp_path: Path, client: Client) -> None:
 
 class TestUrls:
     """A table of URLs serves as an index does."""
+
+    def test_what_is_no_url(self) -> None:
+        with pytest.raises(StepError) as caught:
+            Urls({"c": "http://me:s3/cret@mirror/c"}).locate(Artifact("c", 1, "ab" * 32))
+        assert str(caught.value) == (
+            "c: http://***@mirror/c: not a URL that can be asked\n"
+            "  found: its host or port cannot be read\n  mend: check the address of the mirror"
+        )
 
     def test_what_is_in_it(self) -> None:
         wanted = Artifact("cpython.tar.gz", 5, "ab" * 32)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -27,6 +29,20 @@ def here(tmp_path: Path) -> Path:
     (folder / "empty").touch()
     (folder / "link").symlink_to("models")
     return folder
+
+
+def start(
+    *arguments: str, cwd: Path, stdout: int | IO[bytes], stderr: int | None = None
+) -> subprocess.Popen[str]:
+    """Start the command where the fixture is not enough: output as bytes, a terminal, Ctrl-C."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "envbuild", "hash", *arguments],
+        cwd=cwd,
+        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+    )
 
 
 def test_one_path_gives_its_digest_alone(here: Path, envbuild: Envbuild) -> None:
@@ -57,15 +73,9 @@ def test_what_is_written_can_be_checked(here: Path, envbuild: Envbuild, tmp_path
     names = [os.fsdecode(name) for name in AWKWARD]
     for name in names:
         (here / name).write_text(name, errors="surrogateescape")
-    command = [sys.executable, "-m", "envbuild", "hash", "--", *names, "link", "link/", "models"]
     with (here / "LIST").open("wb") as file:
-        subprocess.run(
-            command,
-            cwd=here,
-            stdout=file,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-            check=True,
-        )
+        running = start("--", *names, "link", "link/", "models", cwd=here, stdout=file)
+        assert running.wait() == 0
     # from another folder: names are relative to the list's
     done = envbuild("hash", "--check", str(here / "LIST"), "--json", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
@@ -151,14 +161,7 @@ def test_a_terminal_sees_how_it_advances(here: Path) -> None:
     (here / "big").touch()
     os.truncate(here / "big", 1 << 30)
     ours, theirs = pty.openpty()
-    running = subprocess.Popen(
-        [sys.executable, "-m", "envbuild", "hash", "big"],
-        cwd=here,
-        stdout=subprocess.PIPE,
-        stderr=theirs,
-        env={**os.environ, "TERM": "xterm", "PYTHONPATH": str(Path(__file__).parents[2])},
-        text=True,
-    )
+    running = start("big", cwd=here, stdout=subprocess.PIPE, stderr=theirs)
     os.close(theirs)
     shown = b""
     while chunk := _read(ours):
@@ -176,3 +179,21 @@ def _read(descriptor: int) -> bytes:
         return os.read(descriptor, 1 << 16)
     except OSError:  # the other side is closed
         return b""
+
+
+def test_an_interrupt_ends_it_at_once(here: Path) -> None:
+    for name in ("one", "two"):
+        (here / name).touch()
+        os.truncate(here / name, 1 << 40)
+    ours, theirs = pty.openpty()
+    with start("one", "two", cwd=here, stdout=subprocess.PIPE, stderr=theirs) as running:
+        os.close(theirs)
+        _read(ours)  # the bar: it has begun
+        running.send_signal(signal.SIGINT)
+        shown = b""
+        while chunk := _read(ours):
+            shown += chunk
+        os.close(ours)
+        assert running.wait(timeout=60) == 130
+    assert b"interrupted" in shown
+    assert b"Traceback" not in shown

@@ -67,7 +67,7 @@ def test_no_file_is_no_pins(tmp_path: Path) -> None:
             "schema = 1",
             "schema = 2",
             "schema: not a version that this envbuild reads\n  expected: 1\n  found: 2\n"
-            "  mend: use the envbuild that wrote it, or run `envbuild lock`",
+            "  mend: use the envbuild that wrote it, or remove the file and run `envbuild lock`",
         ),
     ],
 )

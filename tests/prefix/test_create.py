@@ -14,6 +14,7 @@ import pytest
 
 from envbuild.catalog.project import Project
 from envbuild.lock import interpreters as pins
+from envbuild.prefix import manifest
 from tests import backend, interpreters, projects, wheels
 from tests.conftest import Envbuild
 from tests.servers import Fault, SimpleIndex
@@ -48,7 +49,7 @@ def project(index: SimpleIndex, tmp_path: Path, envbuild: Envbuild) -> Project:
 
 def receipt(project: Project, name: str = "toy") -> dict[str, Any]:
     path = project.folder / ".envs" / ".envbuild" / "receipts" / f"{name}.json"
-    document: dict[str, Any] = json.loads(path.read_text())
+    document: dict[str, Any] = json.loads(path.read_text())["predicate"]
     return document
 
 
@@ -108,6 +109,16 @@ def test_the_receipt_says_what_was_built_from_what(
     assert known["tools"]["uv"]
     assert {"environment", "install", "checks"} <= set(known["seconds"])
     assert known["notes"][0].startswith("the pinned Python ")
+    assert known["mode"] == "exchange"
+    statement = json.loads(
+        (project.folder / ".envs" / ".envbuild" / "receipts" / "toy.json").read_text()
+    )
+    assert statement["_type"] == "https://in-toto.io/Statement/v1"
+    assert statement["predicateType"] == "urn:envbuild:prefix-receipt:1"
+    assert statement["subject"] == [
+        {"name": known["prefix"], "digest": {"sha256": known["manifest_sha256"]}}
+    ]
+    assert manifest.digest(Path(known["prefix"])) == known["manifest_sha256"]
 
 
 def test_the_pinned_interpreter_when_its_archive_can_be_had(
@@ -186,7 +197,7 @@ def test_a_strict_site_takes_no_other_interpreter_but_a_rehearsal_does(
     root = tmp_path / "try"
     done = envbuild("create", "--site", str(site), "--root", str(root), cwd=project.folder)
     assert done.code == 0, done.err
-    known = json.loads((root / ".envbuild" / "receipts" / "toy.json").read_text())
+    known = json.loads((root / ".envbuild" / "receipts" / "toy.json").read_text())["predicate"]
     assert known["rehearsal"] is True
     assert known["notes"][0] == "rehearsal: mounts of the site were not looked at"
     assert known["interpreter"]["origin"] == "fallback"

@@ -104,7 +104,9 @@ def test_a_folder_that_cannot_be_written(layout: Layout) -> None:
 def test_too_little_space_and_too_few_inodes(layout: Layout) -> None:
     status = os.statvfs(layout.root)
     told = refusal(preflight.check_space, layout.root, size=10**18, files=1, environment="toy")
-    assert told.startswith(f"{layout.root}: too little space for toy\n  expected: 1000000000000.0 MB")
+    assert told.startswith(
+        f"{layout.root}: too little space for toy\n  expected: 1000000000000.0 MB"
+    )
     assert re.search(r"\n  found: [0-9]+\.[0-9] MB free\n  mend: free some space", told)
     if status.f_files:
         told = refusal(preflight.check_space, layout.root, size=1, files=10**15, environment="toy")

@@ -40,6 +40,7 @@ def known(prefix: Path) -> Receipt:
         tools={"uv": "0"},
         created="2026-11-30T00:00:00Z",
         mode="exchange",
+        manifest_sha256="d" * 64,
         notes=(),
         look=receipt.look(prefix, python),
     )

@@ -1,0 +1,192 @@
+"""Prefixes that were replaced: kept until somebody says otherwise."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from envbuild import durable
+from envbuild.errors import InputError
+from envbuild.prefix import aside, receipt
+from envbuild.prefix.receipt import Receipt
+
+_STAMP = "%Y%m%dT%H%M%S%fZ"
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A prefix in the archive.
+
+    Attributes:
+        name: ``ENVIRONMENT-TIME``, the name of its folder.
+        environment: whose prefix it was.
+        path: where it is now.
+        archived: when it was replaced, in UTC.
+        created: when it was created, in UTC; None if its receipt is not known.
+    """
+
+    name: str
+    environment: str
+    path: Path
+    archived: str
+    created: str | None
+
+
+def folder(bookkeeping: Path) -> Path:
+    """Return the folder of replaced prefixes."""
+    return bookkeeping / "archive"
+
+
+def new(bookkeeping: Path, environment: str) -> Path:
+    """Return a place for a prefix that is about to be replaced."""
+    now = datetime.datetime.now(datetime.UTC)
+    return folder(bookkeeping) / f"{environment}-{now.strftime(_STAMP)}"
+
+
+def entries(bookkeeping: Path, environments: Sequence[str] = ()) -> list[Entry]:
+    """List the archive, the oldest first.
+
+    Args:
+        bookkeeping: the site's folder for it.
+        environments: only theirs; all if none is given.
+    """
+    found = []
+    for place in folder(bookkeeping).glob("*"):
+        environment, _, stamp = place.name.rpartition("-")
+        try:
+            archived = datetime.datetime.strptime(stamp, _STAMP).replace(tzinfo=datetime.UTC)
+        except ValueError:
+            continue  # nothing that was put here by `new`
+        if environments and environment not in environments:
+            continue
+        known = known_receipt(bookkeeping, environment, place)
+        found.append(
+            Entry(
+                place.name,
+                environment,
+                place,
+                archived.strftime("%Y-%m-%dT%H:%M:%SZ"),
+                known.created if known else None,
+            )
+        )
+    return sorted(found, key=lambda entry: (entry.archived, entry.name))
+
+
+def known_receipt(bookkeeping: Path, environment: str, place: Path) -> Receipt | None:
+    """Return the receipt of a prefix that stands at another path now, by the folder's identity."""
+    status = place.stat()
+    identity = (status.st_mtime_ns, status.st_ino, 0)
+    for file in sorted(receipt.history(bookkeeping).glob(f"{environment}-*.json"), reverse=True):
+        known = receipt.load(file)
+        if known is not None and known.look.get(".") == identity:
+            return known
+    return None
+
+
+def choose(bookkeeping: Path, environment: str, name: str | None) -> Entry:
+    """Return the entry to restore: the one named, else the youngest.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = entries(bookkeeping, [environment])
+    chosen = [entry for entry in found if name in (None, entry.name)]
+    if not chosen:
+        raise InputError(
+            f"nothing of {environment} is in the archive" + (f" as {name}" if name else ""),
+            where=folder(bookkeeping),
+            expected="one of " + ", ".join(entry.name for entry in found) if found else None,
+            mend="see `envbuild archive list`",
+        )
+    return chosen[-1]
+
+
+def restore(bookkeeping: Path, entry: Entry, prefix: Path) -> Path | None:
+    """Put an archived prefix back at its path; what stands there goes to the archive.
+
+    The caller holds the environment's lock, and nobody uses the prefix. Nothing is lost wherever
+    this is interrupted: both prefixes are there, and doing it again ends it.
+
+    Args:
+        bookkeeping: the site's folder for it.
+        entry: which one.
+        prefix: the path that it was built for.
+
+    Returns:
+        Where the prefix that stood there is now; None if there was none.
+
+    Raises:
+        InputError: it was built for another path.
+        OSError: something cannot be renamed.
+    """
+    known = known_receipt(bookkeeping, entry.environment, entry.path)
+    if known is not None and known.prefix != str(prefix):
+        raise InputError(
+            f"{entry.name} was built for another path",
+            where=entry.path,
+            expected=prefix,
+            found=known.prefix,
+            mend="create the environment anew: a prefix works at one path alone",
+        )
+    archived = None
+    if prefix.exists():
+        archived = new(bookkeeping, entry.environment)
+        try:
+            aside.exchange(entry.path, prefix)
+            entry.path.rename(archived)
+        except OSError:
+            # no exchange here; between these two there is no prefix
+            prefix.rename(archived)
+            entry.path.rename(prefix)
+    else:
+        entry.path.rename(prefix)
+    durable.fsync_folder(prefix.parent)
+    durable.fsync_folder(entry.path.parent)
+    if known is None:
+        receipt.path(bookkeeping, entry.environment).unlink(missing_ok=True)
+    else:
+        receipt.write(bookkeeping, known)
+    return archived
+
+
+def prune(
+    bookkeeping: Path, environments: Sequence[str], *, keep: int, dry_run: bool
+) -> list[tuple[Entry, int]]:
+    """Remove what is archived beyond the youngest few of each environment.
+
+    Args:
+        bookkeeping: the site's folder for it.
+        environments: only theirs; all if none is given.
+        keep: how many of each stay.
+        dry_run: only say what would go.
+
+    Returns:
+        What is gone, each with its size in bytes.
+    """
+    gone = []
+    found = entries(bookkeeping, environments)
+    for environment in sorted({entry.environment for entry in found}):
+        of_it = [entry for entry in found if entry.environment == environment]
+        for entry in of_it[: max(0, len(of_it) - keep)]:
+            gone.append((entry, size(entry.path)))
+            if not dry_run:
+                # renamed first: what is half removed is no prefix to restore
+                doomed = entry.path.with_name(f".removed-{entry.name}")
+                entry.path.rename(doomed)
+                aside.remove(doomed)
+    if not dry_run:
+        for left in folder(bookkeeping).glob(".removed-*"):
+            aside.remove(left)
+    return gone
+
+
+def size(place: Path) -> int:
+    """Return the sum of the sizes of a folder's files, in bytes."""
+    return sum(
+        os.lstat(f"{parent}/{name}").st_size
+        for parent, _, names in os.walk(place)
+        for name in names
+    )
