@@ -25,6 +25,8 @@ from envbuild.prefix.receipt import Receipt
 _ROUNDS = 21
 _GOAL = 50
 _NOTHING = ["-c", "pass"]
+# as the script does that is installed
+_ENVBUILD = [sys.executable, "-c", "from envbuild.entry import run; run()", "--project"]
 # what is installed has byte code, whatever whoever runs this prefers for a checkout
 _INSTALLED = {"PYTHONDONTWRITEBYTECODE": ""}
 
@@ -33,14 +35,13 @@ def main(arguments: list[str]) -> None:
     """Print the difference for a prefix that is there, or for one that is made."""
     if arguments:
         site, root, name = arguments
-        command = [*common.ENVBUILD, "exec", name, "--site", site, "--root", root]
+        command = [*_ENVBUILD, str(common.PROJECT), "exec", name, "--site", site, "--root", root]
         _compare(name, command, Path(root))
         return
     with tempfile.TemporaryDirectory(prefix="envbuild-bench-") as folder:
         project = Path(folder).resolve()
         _make(project)
-        ours = [sys.executable, "-m", "envbuild", "--project", str(project), "exec", "toy"]
-        _compare("toy", ours, project / ".envs")
+        _compare("toy", [*_ENVBUILD, str(project), "exec", "toy"], project / ".envs")
 
 
 def _compare(name: str, command: Sequence[str], root: Path) -> None:

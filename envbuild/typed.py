@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import difflib
 import re
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -45,12 +44,10 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
     """Parse TOML 1.0; CRLF line ends are taken as LF, and a byte order mark is passed over.
 
     Raises:
-        InputError: the bytes are not UTF-8 or not TOML, are nested too deeply, or have a NUL in
-            them: no path, argument or name can.
+        InputError: the bytes are not UTF-8 or not TOML, or are nested too deeply.
     """
     try:
-        document = tomli.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
-        nul = _with_nul(document, "")
+        return tomli.loads(data.decode("utf-8-sig").replace("\r\n", "\n"))
     except UnicodeDecodeError as error:
         raise InputError(f"not UTF-8 at byte {error.start}", where=path) from error
     except tomli.TOMLDecodeError as error:
@@ -59,21 +56,23 @@ def parse(data: bytes, path: Path) -> dict[str, Any]:
         raise InputError(
             "nested too deeply", where=path, mend="no key here needs more than a few levels"
         ) from error
-    if nul is not None:
-        raise InputError(f"{nul}: holds a NUL character", where=path, mend="remove it")
-    return document
 
 
-def _with_nul(value: object, key: str) -> str | None:
-    """Return the key of the first string with a NUL in it."""
-    items: Iterable[tuple[str, object]] = ()
-    if isinstance(value, str):
-        return key if "\0" in value else None
-    if isinstance(value, dict):
-        items = ((_join(key, name), one) for name, one in value.items())
-    elif isinstance(value, list):
-        items = ((f"{key}[{index}]", one) for index, one in enumerate(value))
-    return next((found for name, one in items if (found := _with_nul(one, name))), None)
+def check_text(document: object, path: Path) -> None:
+    """Refuse NUL characters, which no path, argument or name of a person's file can have.
+
+    Raises:
+        InputError: there is one; the key is named.
+    """
+    todo = [("", document)]
+    while todo:
+        key, value = todo.pop()
+        if isinstance(value, str) and "\0" in value:
+            raise InputError(f"{key}: holds a NUL character", where=path, mend="remove it")
+        if isinstance(value, dict):
+            todo += [(_join(key, name), one) for name, one in value.items()]
+        elif isinstance(value, list):
+            todo += [(f"{key}[{index}]", one) for index, one in enumerate(value)]
 
 
 def convert(document: object, shape: type[T], path: Path, *, at: str = "") -> T:
@@ -107,9 +106,11 @@ def load(path: Path, shape: type[T], kind: str) -> T:
     """Read, parse and convert a TOML file.
 
     Raises:
-        InputError: as `read`, `parse` and `convert`.
+        InputError: as `read`, `parse`, `check_text` and `convert`.
     """
-    return convert(parse(read(path, kind), path), shape, path)
+    document = parse(read(path, kind), path)
+    check_text(document, path)
+    return convert(document, shape, path)
 
 
 def _input_error(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,13 @@ if TYPE_CHECKING:
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _SHOWN = 5
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 
 
 class Source(Protocol):
@@ -106,6 +114,7 @@ class Wheelhouse:
 
         Raises:
             InputError: two of them have one name; or a wheel that is there is not admitted.
+            PreflightError: something else than a file stands in a file's place.
             StepError: a file cannot be read.
         """
         state = self._inspect(self._distinct(artifacts))
@@ -172,7 +181,8 @@ class Wheelhouse:
 
         Raises:
             InputError: two of them have one name; or a wheel is not admitted.
-            PreflightError: something is missing and may not be downloaded; or there is no room.
+            PreflightError: something is missing and may not be downloaded; or there is no room; or
+                something else than a file stands in a file's place.
             StepError: a download failed, or brought other bytes; or the folder cannot be written.
         """
         begun = time.monotonic()
@@ -225,6 +235,14 @@ class Wheelhouse:
                 continue
             except OSError as error:
                 raise self._unreadable(path, error) from error
+            if not stat.S_ISREG(facts.st_mode):
+                raise PreflightError(
+                    "what stands in the place of a file is none",
+                    where=path,
+                    expected="a regular file, or nothing",
+                    found=_KINDS.get(stat.S_IFMT(facts.st_mode), "something else"),
+                    mend="see who put it there, and remove it",
+                )
             if not records.trusted(known.get(artifact.file), artifact, facts):
                 unsure.append((artifact, path, facts))
 

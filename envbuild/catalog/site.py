@@ -146,6 +146,7 @@ def load(path: Path, known: dict[str, Path]) -> Site:
 
 def _document(path: Path, known: dict[str, Path], seen: tuple[str, ...]) -> dict[str, object]:
     document = typed.parse(typed.read(path, "site"), path)
+    typed.check_text(document, path)
     extends = document.get("extends")
     if extends is None:
         return document
@@ -328,14 +329,15 @@ def _check_folders(folders: dict[str, str], environments: list[str], where: str)
 def _check_apart(layout: Layout, project: Path, where: str) -> None:
     """Hold every prefix to a place of its own: what lies in it is replaced as a whole."""
     prefixes = {name: layout.prefix(name) for name in sorted(layout.folders)}
-    taken = {**_taken(layout, project), **{name: path for name, path in prefixes.items()}}
+    others = {f"that of {name}": path for name, path in prefixes.items()}
+    taken = {**_taken(layout, project), **others}
     for name, prefix in prefixes.items():
         for other, path in taken.items():
             holds = path.is_relative_to(prefix)
             inside = other != "the root" and prefix.is_relative_to(path)
-            if other == name or not (holds or inside):
+            if other == f"that of {name}" or not (holds or inside):
                 continue
-            how = "is that of" if path == prefix else "holds" if holds else "lies in"
+            how = "is" if path == prefix else "holds" if holds else "lies in"
             raise InputError(
                 f"prefix: the prefix of {name} {how} {other}",
                 where=where,
@@ -348,14 +350,18 @@ def _check_apart(layout: Layout, project: Path, where: str) -> None:
 def _taken(layout: Layout, project: Path) -> dict[str, Path]:
     """Return folders that hold other things than prefixes."""
     site = layout.site
-    places = {"interpreters": site.interpreters, "uv-cache": site.uv_cache}
-    return {
+    places = {
         "the root": layout.root,
-        ".envbuild": layout.bookkeeping,
-        **{key: layout.path(text) for key, text in places.items() if text is not None},
-        "wheelhouse": layout.path(site.wheelhouse) if site.wheelhouse else project / "wheelhouse",
+        "the root's .envbuild": layout.bookkeeping,
+        "the interpreters": layout.interpreters,
+        "the wheelhouse": project / "wheelhouse",
         **{f"the project's {name}": project / name for name in ("envs", "sites", "locks")},
     }
+    if site.wheelhouse is not None:
+        places["the wheelhouse"] = layout.path(site.wheelhouse)
+    if site.uv_cache is not None:
+        places["the uv cache"] = layout.path(site.uv_cache)
+    return places
 
 
 def _paths(site: Site) -> dict[str, str]:

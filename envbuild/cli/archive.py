@@ -53,7 +53,7 @@ def list_(
     )
 
 
-@command.command()
+@command.command(cls=common.Waiting)
 @click.argument("environment", metavar="ENV")
 @click.argument("name", metavar="[NAME]", required=False)
 @common.site

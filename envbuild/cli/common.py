@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -105,14 +104,25 @@ def as_json(function: Function) -> Function:
     return option(function)
 
 
+class Waiting(click.Command):
+    """A command with ``--wait[=SECONDS]``, whose seconds are never the next word.
+
+    click would take the environment of ``--wait core`` for them.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments, a bare ``--wait`` being one without end."""
+        end = args.index("--") if "--" in args else len(args)
+        plain = ["--wait=inf" if word == "--wait" else word for word in args[:end]]
+        return super().parse_args(ctx, [*plain, *args[end:]])
+
+
 def wait(function: Function) -> Function:
-    """Add ``--wait``."""
+    """Add ``--wait``, for a command of the class `Waiting`."""
     option = click.option(
         "--wait",
-        is_flag=False,
-        flag_value=math.inf,
         type=click.FloatRange(min=0),
-        metavar="[SECONDS]",
+        metavar="[=SECONDS]",
         help="Wait while another run is at work or a prefix is in use, instead of refusing.",
     )
     return option(function)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from envbuild.prefix.create import Outcome
 
 
-@click.command(epilog="Without ENV, all environments of the site are created.")
+@click.command(cls=common.Waiting, epilog="Without ENV, all environments of the site are created.")
 @common.environments
 @common.site
 @common.wheelhouse

@@ -9,7 +9,7 @@ import click
 from envbuild.cli import common
 
 
-@click.command()
+@click.command(cls=common.Waiting)
 @common.site
 @common.wait
 @click.pass_context

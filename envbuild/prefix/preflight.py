@@ -290,15 +290,19 @@ def usable(folder: Path, *, make: bool = False, setting: str = "root") -> Iterat
 
 def unwritable(folder: Path, error: OSError, *, setting: str = "root") -> Finding:
     """Say that a folder cannot be written, as the kernel refused it (S005)."""
-    elsewhere = "rehearse elsewhere with --root DIR"
+    elsewhere = f"set `{setting}` to another folder"
+    if setting == "root":
+        elsewhere = "rehearse elsewhere with --root DIR"
+    full = error.errno in {errno.ENOSPC, errno.EDQUOT}
     return Finding(
         "S005",
         "error",
         where=str(folder),
         message=f"cannot write: {error.strerror}",
         expected="a folder that you may write",
-        mend="check the folder's owner and mount, or "
-        + (elsewhere if setting == "root" else f"set `{setting}` to another folder"),
+        mend="remove files there, ask for a larger quota, or " + elsewhere
+        if full
+        else "check the folder's owner and mount, or " + elsewhere,
     )
 
 

@@ -146,7 +146,7 @@ def executable(command: str, prefix: Path, variables: Mapping[str, str]) -> Path
         CommandNotFoundError: there is none.
         CommandNotExecutableError: there is something of that name that cannot be executed.
     """
-    there = [file for file in _candidates(command, variables) if os.access(file, os.F_OK)]
+    there = _candidates(command, variables)
     for file in there:
         if file.is_file() and os.access(file, os.X_OK):
             return file
@@ -162,9 +162,11 @@ def executable(command: str, prefix: Path, variables: Mapping[str, str]) -> Path
 
 
 def _candidates(command: str, variables: Mapping[str, str]) -> list[Path]:
+    """Return what a command can mean, the first first; what is looked for on PATH is no folder."""
     if "/" in command:
-        return [Path(command)]
-    return [Path(folder, command) for folder in _search_path(variables) if command]
+        return [Path(command)] if os.access(command, os.F_OK) else []
+    found = [Path(folder, command) for folder in _search_path(variables) if command]
+    return [file for file in found if os.access(file, os.F_OK) and not file.is_dir()]
 
 
 def _search_path(variables: Mapping[str, str]) -> list[str]:
@@ -220,15 +222,16 @@ def _make_temporary(layout: Layout, variables: Mapping[str, str]) -> None:
 
 
 def _not_found(command: str, prefix: Path) -> CommandNotFoundError:
+    what = f"no such program: {command!r}"
+    if "/" in command:
+        return CommandNotFoundError(what, expected="a file of that name")
     import difflib
 
     programs = [file.name for file in (prefix / "bin").glob("*")]
     near = difflib.get_close_matches(command, programs, n=1)
     return CommandNotFoundError(
-        f"no such program: {command}",
-        expected="a file of that name"
-        if "/" in command
-        else f"a program in {prefix / 'bin'} or another folder of PATH",
+        what,
+        expected=f"a program in {prefix / 'bin'} or another folder of PATH",
         mend=f"did you mean {near[0]}?" if near else None,
     )
 

@@ -19,7 +19,7 @@ from envbuild.owner import Owner
 from envbuild.prefix import usage
 
 # The schema of receipts that are understood here; the tests hold it to that of receipt.py
-_SCHEMA = 1
+SCHEMA = 1
 
 # Seconds that a replacement under way gets, even where nobody asked to wait: a prefix that was
 # built aside is exchanged in a moment, and a job should not fail for that
@@ -191,7 +191,7 @@ def _built(receipt: Path) -> _Built | None:
         built = msgspec.json.decode(receipt.read_bytes(), type=_Statement).predicate
     except (OSError, msgspec.DecodeError):
         return None
-    return built if built.schema == _SCHEMA else None
+    return built if built.schema == SCHEMA else None
 
 
 def _builder(layout: Layout, name: str) -> Owner | None:

@@ -625,11 +625,12 @@ def _probed(layout: Layout) -> Iterator[Result]:
     if any(one.code == "S005" for one in found):
         yield "nothing more was tried, since there is a folder that cannot be written"
         return
-    for check in (_file_mode, _shebang, _replacement, _uv_cache):
-        try:
+    try:
+        for check in (_file_mode, _shebang, _replacement, _uv_cache):
             yield from check(layout)
-        except OSError as error:
-            yield preflight.unwritable(layout.bookkeeping, error)
+    except OSError as error:
+        # what could be written a moment ago is full now
+        yield preflight.unwritable(layout.bookkeeping, error)
 
 
 def _prefix_folders(layout: Layout) -> list[Path]:
@@ -717,7 +718,7 @@ def _replacement(layout: Layout) -> Iterator[Result]:
     probe = aside.probe(layout.bookkeeping)
     yield Probe("replacing a prefix", str(layout.bookkeeping), probe.mode)
     if layout.site.link_mode != "copy":
-        yield f"link-mode = {layout.site.link_mode}: prefixes are built in place in any case"
+        yield f"link-mode {layout.site.link_mode}: prefixes are built in place in any case"
     if probe.mode != "exchange":
         message, mend = _REPLACED[probe.mode]
         yield Finding(
@@ -769,10 +770,11 @@ def _links(layout: Layout, cache: Path, target: Path) -> Iterator[Result]:
             "S007",
             "warning",
             where=str(target),
-            message=f"link-mode = {declared} does not work here: uv copies instead",
+            message=f"link-mode {declared} does not work here: uv copies instead",
             expected=f"links from {cache}",
             found=refused[declared],
-            mend="set `uv-cache` to a folder on the prefixes' file system, or `link-mode` to copy",
+            mend="set `uv-cache` to a folder on the prefixes' file system, or `link-mode` to "
+            '"copy"',
         )
 
 

@@ -644,3 +644,32 @@ def test_what_a_check_imports() -> None:
         check=True,
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("kind", ["a named pipe", "a folder"])
+def test_what_is_no_file_is_not_waited_for(house: Wheelhouse, small: Artifact, kind: str) -> None:
+    house.path.mkdir(parents=True)
+    path = house.path_of(small)
+    if kind == "a named pipe":
+        os.mkfifo(path)
+    else:
+        path.mkdir()
+    with pytest.raises(PreflightError) as caught:
+        house.missing([small])
+    assert str(caught.value) == (
+        f"{path}: what stands in the place of a file is none\n"
+        f"  expected: a regular file, or nothing\n  found: {kind}\n"
+        "  mend: see who put it there, and remove it"
+    )
+
+
+def test_a_link_to_a_file_serves(house: Wheelhouse, small: Artifact, tmp_path: Path) -> None:
+    house.path.mkdir(parents=True)
+    house.path_of(small).symlink_to(tmp_path / "files" / small.file)
+    assert house.missing([small]) == []
+
+
+def test_records_that_are_a_pipe_are_none(house: Wheelhouse, small: Artifact) -> None:
+    (house.path / ".envbuild").mkdir(parents=True)
+    os.mkfifo(house.path / ".envbuild" / "verified.json")
+    assert house.missing([small]) == [small]

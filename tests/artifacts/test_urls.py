@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuild.artifacts.urls import realm, split_credentials, with_credentials
+from envbuild.artifacts.urls import (
+    checked,
+    encoded,
+    joined,
+    realm,
+    split_credentials,
+    with_credentials,
+)
 
 
 @given(user=st.text(st.characters(codec="utf-8"), min_size=1), password=st.text(max_size=9))
@@ -35,6 +42,26 @@ def test_credentials_of_any_characters(user: str, password: str) -> None:
 def test_credentials_stay_in_their_realm(url: str, expected: str) -> None:
     assert with_credentials(url, "https://me:pw@h.invalid/simple/") == expected
     assert with_credentials(url, "https://h.invalid/simple/") == url
+
+
+@given(user=st.text(st.characters(codec="ascii", exclude_characters="/?#[]\\:@%\n\r\t")))
+@pytest.mark.parametrize("password", ["s3'c", 's3"c r', "a@b", "100%", "ä", "a%2Fb", ""])
+def test_credentials_are_encoded_once(user: str, password: str) -> None:
+    url = encoded(f"https://{user}:{password}@h.invalid/simple")
+    assert encoded(url) == url
+    assert split_credentials(url) == ("https://h.invalid/simple", user, unquote(password))
+    assert encoded("https://h.invalid/simple") == "https://h.invalid/simple"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://[bad/x", "http://h:x/y", "http://h:99999/", f"http://{'x' * 64}/", "http://a..b/"],
+)
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(ValueError, match="its host or port cannot be read"):
+        checked(url)
+    with pytest.raises(ValueError, match="its host or port cannot be read"):
+        joined("http://host.invalid/simple/", url)
 
 
 def test_a_realm_is_scheme_host_and_port() -> None:

@@ -141,6 +141,40 @@ def test_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) ->
             "envs/toy.toml: checks.commands[0][0]: wrong type\n  expected: str\n  found: int",
         ),
         (
+            "[checks]\ncommands = [[]]\n",
+            "envs/toy.toml: checks.commands[0]: empty\n  expected: a program and its arguments",
+        ),
+        *(
+            (
+                f'[checks]\ncommands = [["ok"], ["{word}", "x"]]\n',
+                "envs/toy.toml: checks.commands[1][0]: not the name of a program\n"
+                f"  expected: a script of the prefix's bin, or python\n  found: '{word}'",
+            )
+            for word in ("", "/bin/sh", "./x", "../python", ".", "a b", "-c")
+        ),
+        *(
+            (
+                f'[checks]\nimports = ["{name}"]\n',
+                "envs/toy.toml: checks.imports[0]: not the name of a module\n"
+                "  expected: names joined by '.', as an import statement takes them\n"
+                f"  found: '{name}'",
+            )
+            for name in ("", "a..b", "a-b", ".a", "-c")
+        ),
+        (
+            r"[checks]" + "\n" + r'commands = [["ruff", "a\u0000"]]',
+            "envs/toy.toml: checks.commands[0][1]: holds a NUL character\n  mend: remove it",
+        ),
+        (
+            '[build.my_pkg]\nkind = "pure"\n[build."My.Pkg"]\nkind = "cuda"\n',
+            "envs/toy.toml: build.My.Pkg: names the same package as build.my_pkg\n"
+            "  mend: keep one of the two tables, build.my-pkg",
+        ),
+        (
+            '[static-metadata."a b"]\nrequires-dist = []\n',
+            "envs/toy.toml: static-metadata.a b: not the name of a package\n  found: 'a b'",
+        ),
+        (
             "[static-metadata.old]\nrequires-dist = []\nrequire = 1\n",
             "envs/toy.toml: static-metadata.old.require: unknown key\n"
             "  expected: did you mean requires-dist?",
@@ -149,6 +183,16 @@ def test_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) ->
 )
 def test_says_what_is_wrong_in_a_table(tmp_path: Path, table: str, message: str) -> None:
     assert refusal(tmp_path, GOOD + table) == message
+
+
+def test_packages_that_tables_are_named_for_may_be_spelled_as_people_do(tmp_path: Path) -> None:
+    table = '[build.my_pkg]\nkind = "pure"\n[static-metadata."My.Pkg"]\nrequires-dist = []\n'
+    toy = load(tmp_path, GOOD + table)
+    assert list(toy.build) == list(toy.static_metadata) == ["my-pkg"]
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:
+    assert load(tmp_path, "\ufeff" + GOOD) == load(tmp_path, GOOD)
 
 
 def test_missing_file(tmp_path: Path) -> None:

@@ -53,6 +53,24 @@ def test_a_name_must_be_one_that_a_lock_can_have(tmp_path: Path) -> None:
         project.environment("v1.2")
 
 
+def test_files_of_editors_and_systems_are_no_environments(tmp_path: Path) -> None:
+    toy = projects.environment("six")
+    project = projects.project(tmp_path, {"toy": toy}, {"local": projects.LOCAL})
+    for name in (".#toy.toml", "._toy.toml"):
+        for folder in ("envs", "sites"):
+            (tmp_path / folder / name).write_bytes(b"\xff\0")
+    (tmp_path / "envs" / ".#link.toml").symlink_to("gone")
+    assert project.environment_names == ["toy"]
+    assert list(project.site_files) == ["local"]
+
+
+def test_bases_of_what_can_be_read(tmp_path: Path) -> None:
+    derived = 'summary = "more"\nbase = "toy"\nrequirements = ["six"]\n'
+    toy = projects.environment("six")
+    project = projects.project(tmp_path, {"toy": toy, "more": derived, "toy.bak": "x"}, {})
+    assert project.bases == {"more": "toy"}
+
+
 def test_what_this_project_declares_can_be_read() -> None:
     project = Project(HERE)
     for name in project.environment_names:

@@ -41,6 +41,78 @@ def test_a_rehearsal_moves_what_lies_below_the_root(tmp_path: Path) -> None:
     assert (moved, outside) == (Path("/tmp/try/caches"), Path("/scratch"))
 
 
+def test_a_root_may_be_written_with_dots(tmp_path: Path) -> None:
+    site = projects.LOCAL.replace(".envs", "../x/./y")
+    made = project(tmp_path / "project", local=site + 'wheelhouse = "../w"\n')
+    layout = made.layout("local")
+    assert layout.root == layout.registered_root == tmp_path / "x" / "y"
+    assert layout.prefix("toy") == tmp_path / "x" / "y" / "toy"
+    rehearsal = made.layout("local", root=tmp_path / "a" / ".." / "b")
+    assert rehearsal.root == tmp_path / "b"
+    # what lies outside of the root stays where it is, however it is written
+    assert rehearsal.path("../w") == tmp_path / "x" / "w"
+    assert not made.layout("local", root=tmp_path / "x" / "z" / ".." / "y").rehearsal
+
+
+def test_a_root_given_with_a_tilde(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        project(tmp_path, far=SITE).layout("far", user="ada", root=Path("~/x"))
+    assert str(caught.value) == (
+        "--root: begins with ~, which only a shell knows\n  expected: a path\n"
+        "  found: '~/x'\n  mend: write the path out"
+    )
+
+
+APART = (
+    "  expected: a folder of its own for each environment\n  found: {found}\n"
+    "  mend: put {{env}} into prefix, and give [environments] folders of different names"
+)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "more", "what", "found"),
+    [
+        ("venv", "", "of other is that of toy", "/r/venv and /r/venv"),
+        ("{env}", 'environments = {toy = "x", other = "x"}', "of other is that of toy",
+         "/r/x and /r/x"),
+        ("{env}", 'environments = {toy = ".envbuild"}', "of toy is the root's .envbuild",
+         "/r/.envbuild and /r/.envbuild"),
+        ("/r/{env}/..x/../x", "", None, ""),
+        ("", 'environments = {toy = "x"}', "of toy is the root", "/r and /r"),
+        ("/", 'environments = {toy = "x"}', "of toy holds the root", "/ and /r"),
+        ("{env}", 'wheelhouse = "toy/wheels"', "of toy holds the wheelhouse",
+         "/r/toy and /r/toy/wheels"),
+        ("w/{env}", 'wheelhouse = "w"', "of other lies in the wheelhouse", "/r/w/other and /r/w"),
+        ("{env}", 'uv-cache = "toy"', "of toy is the uv cache", "/r/toy and /r/toy"),
+        ("{env}", 'interpreters = "other"', "of other is the interpreters",
+         "/r/other and /r/other"),
+    ],
+)  # fmt: skip
+def test_every_prefix_has_a_place_of_its_own(
+    tmp_path: Path, prefix: str, more: str, what: str | None, found: str
+) -> None:
+    site = f'summary = "x"\nroot = "/r"\nprefix = "{prefix}"\n{more}\n'
+    with pytest.raises(InputError) as caught:
+        project(tmp_path, far=site).layout("far", user="ada")
+    if what is None:
+        assert caught.value.what == "prefix: goes up by .."
+        return
+    assert str(caught.value) == (
+        f"sites/far.toml: prefix: the prefix {what}\n" + APART.format(found=found)
+    )
+
+
+def test_a_prefix_may_not_hold_the_project_files(tmp_path: Path) -> None:
+    site = 'summary = "x"\nroot = "."\n[environments]\ntoy = "envs"\n'
+    with pytest.raises(InputError, match="the prefix of toy is the project's envs"):
+        project(tmp_path, local=site).layout("local")
+
+
+def test_one_environment_needs_no_placeholder(tmp_path: Path) -> None:
+    site = 'summary = "x"\nroot = "/r"\nprefix = "venv"\nenvironments = {toy = "x"}\n'
+    assert project(tmp_path, far=site).layout("far").prefix("toy") == Path("/r/venv")
+
+
 def test_the_user_comes_from_the_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENVBUILD_USER", "grace")
     assert project(tmp_path, far=SITE).layout("far").user == "grace"
@@ -97,6 +169,24 @@ def test_a_site_may_be_a_file_anywhere(tmp_path: Path) -> None:
             "/scratch",
             "/scratch/{host}",
             "temporary[1]: unknown placeholder {host}\n  expected: {user}",
+        ),
+        (
+            "envs/{env}",
+            "../{env}",
+            "prefix: goes up by ..\n  expected: a path below the root, or an absolute one\n"
+            "  found: '../{env}'\n  mend: write the path out",
+        ),
+        (
+            '"/scratch"',
+            '"~/scratch"',
+            "temporary[1]: begins with ~, which only a shell knows\n"
+            "  expected: a path; {user} stands for the user's name\n"
+            "  found: '~/scratch'\n  mend: write the path out",
+        ),
+        (
+            "/scratch",
+            r"/a\u0000",
+            "temporary[1]: holds a NUL character\n  mend: remove it",
         ),
         ("toy =", "toi =", "environments.toi: no such environment\n  expected: one of other, toy"),
         ("toy-eval", "../toy", "environments.toy: not a folder name\n  found: '../toy'"),

@@ -270,8 +270,7 @@ A_FILE = "not a file of the wheelhouse\n  expected: ../wheelhouse/FILE\n  found:
         (
             'environment = "toy"',
             'environment = "tot"',
-            "tool.envbuild.environment: another environment's lock\n  expected: toy\n"
-            "  found: tot",
+            "tool.envbuild.environment: another environment's lock\n  expected: toy\n  found: tot",
         ),
         (
             'exclude-newer = "2026-11-30T00:00:00Z"',

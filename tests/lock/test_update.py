@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from envbuild import uvtool
 from tests import backend, projects, wheels
 from tests.conftest import Envbuild
 from tests.servers import Fault, SimpleIndex
 
 INSTANT = "2026-11-30T00:00:00Z"
+OLD = "2025-01-01T00:00:00Z"
 
 
 def lock_text(folder: Path, name: str = "toy") -> str:
@@ -369,3 +373,343 @@ def test_bad_usage(tmp_path: Path, envbuild: Envbuild, arguments: list[str], mes
     done = envbuild("lock", *arguments, cwd=tmp_path / "project")
     assert done.code == 2
     assert done.err.startswith(message)
+
+
+@pytest.mark.parametrize("name", ["ruamel.yaml", "Ruamel_Yaml"])
+def test_a_package_to_upgrade_may_be_spelled_as_people_do(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild, name: str
+) -> None:
+    wheels.make_wheel(toys.folder, "ruamel.yaml", "1.0")
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": projects.environment("ruamel.yaml")}, {})
+    assert envbuild("lock", "--exclude-newer", OLD, cwd=folder).code == 0
+    assert envbuild("lock", "--upgrade", name, cwd=folder).code == 0
+    assert '\nruamel-yaml = "' in lock_text(folder)
+    assert envbuild("lock", "--check", cwd=folder).code == 0
+
+
+@pytest.mark.parametrize("name", ["", "a b", "alpha==1", "-x-"])
+def test_what_is_no_name_of_a_package_is_refused(
+    tmp_path: Path, envbuild: Envbuild, name: str
+) -> None:
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": projects.environment("alpha")}, {})
+    done = envbuild("lock", f"--upgrade={name}", cwd=folder)
+    assert (done.code, done.err) == (
+        2,
+        "error: --upgrade: not the name of a package or an environment\n"
+        "  expected: a name alone; bounds on its version belong into envs/NAME.toml\n"
+        f"  found: {name!r}\n",
+    )
+
+
+def test_a_package_that_no_lock_holds_is_not_upgraded(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    folder = tmp_path / "project"
+    toy, other = projects.environment("alpha"), projects.environment("gamma")
+    projects.project(folder, {"toy": toy, "other": other}, {})
+    assert envbuild("lock", "--exclude-newer", OLD, cwd=folder).code == 0
+    before = {path: path.read_bytes() for path in (folder / "locks").iterdir()}
+    done = envbuild("lock", "--upgrade", "alpah", cwd=folder)
+    assert (done.code, done.err) == (
+        2,
+        "error: --upgrade: no lock holds a package named alpah\n"
+        "  expected: did you mean alpha?\n"
+        "  mend: name a package, or an environment to upgrade all of it\n",
+    )
+    assert {path: path.read_bytes() for path in (folder / "locks").iterdir()} == before
+    # only the lock that holds the package records its instant
+    assert envbuild("lock", "--upgrade", "alpha", cwd=folder).code == 0
+    assert "exclude-newer-package" in lock_text(folder)
+    assert "exclude-newer-package" not in lock_text(folder, "other")
+
+
+@pytest.mark.parametrize(
+    ("damage", "what"),
+    [
+        (("schema = 1", "<<<<<<< ours\nschema = 1"), "not TOML: "),
+        (("schema = 1\n", ""), "tool.envbuild.schema: missing: not a lock of envbuild\n"),
+        (("size = ", "size = -"), "packages[0].wheels[0].size: not a size\n"),
+    ],
+)
+def test_a_damaged_lock_is_not_resolved_anew_unseen(
+    toys: SimpleIndex,
+    tmp_path: Path,
+    envbuild: Envbuild,
+    damage: tuple[str, str],
+    what: str,
+) -> None:
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": projects.environment("alpha")}, {})
+    assert envbuild("lock", "--exclude-newer", OLD, cwd=folder).code == 0
+    path = folder / "locks" / "pylock.toy.toml"
+    good = path.read_text()
+    path.write_text(good.replace(*damage, 1))
+    mend = (
+        "  mend: restore it from version control, or resolve anew: `envbuild lock --upgrade toy` "
+        "as of today, `envbuild lock --exclude-newer INSTANT toy` as of then\n"
+    )
+    for arguments in ([], ["toy"], ["--upgrade", "alpha"]):
+        done = envbuild("lock", *arguments, cwd=folder)
+        assert done.code == 2
+        assert done.err.startswith(f"error: {path}: {what}")
+        assert done.err.endswith(mend)
+        assert path.read_text() != good
+    done = envbuild("lock", "--check", cwd=folder)
+    assert done.out.startswith(f"locks/pylock.toy.toml: error D002: {what}")
+    assert done.out.endswith(mend)
+    assert envbuild("lock", "--exclude-newer", OLD, cwd=folder).code == 0
+    assert path.read_text() == good
+    path.write_text(good.replace(*damage, 1))
+    assert envbuild("lock", "--upgrade", cwd=folder).code == 0
+    assert envbuild("lock", "--check", cwd=folder).code == 0
+
+
+@pytest.mark.parametrize("arguments", [[], ["--upgrade"], ["--exclude-newer", INSTANT]])
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            "schema = 1",
+            "schema = 2",
+            "tool.envbuild.schema: not a version that this envbuild reads\n"
+            "  expected: 1\n  found: 2\n",
+        ),
+        (
+            'lock-version = "1.0"',
+            'lock-version = "1.1"',
+            "lock-version: not a version that this envbuild reads\n  expected: 1.0\n  found: 1.1\n",
+        ),
+    ],
+)
+def test_a_lock_of_another_format_is_never_written_over(
+    toys: SimpleIndex,
+    tmp_path: Path,
+    envbuild: Envbuild,
+    arguments: list[str],
+    old: str,
+    new: str,
+    message: str,
+) -> None:
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": projects.environment("alpha")}, {})
+    assert envbuild("lock", cwd=folder).code == 0
+    path = folder / "locks" / "pylock.toy.toml"
+    path.write_text(path.read_text().replace(old, new))
+    newer = path.read_text()
+    done = envbuild("lock", *arguments, "toy", cwd=folder)
+    mend = "  mend: use the envbuild that wrote it; this one does not write over it\n"
+    assert (done.code, done.err) == (2, f"error: {path}: {message}{mend}")
+    assert path.read_text() == newer
+
+
+def test_a_derived_environment_follows_its_base(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    folder = tmp_path / "project"
+    more = 'summary = "more"\nbase = "toy"\nrequirements = ["gamma"]\n'
+    projects.project(folder, {"toy": projects.environment("alpha"), "more": more}, {})
+    later = dict.fromkeys(
+        ("alpha-1.1-py3-none-any.whl", "beta-1.1-py3-none-any.whl"), "2025-06-01T00:00:00Z"
+    )
+    toys.uploaded = later
+    cache = {"UV_CACHE_DIR": str(tmp_path / "cold")}
+    assert envbuild("lock", "--exclude-newer", OLD, cwd=folder, env=cache).code == 0
+
+    for arguments, version, instant in (
+        (["--upgrade", "beta"], "beta-1.1", OLD),
+        (["--upgrade"], "alpha-1.1", f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}T00:00:00Z"),
+    ):
+        assert envbuild("lock", *arguments, "toy", cwd=folder, env=cache).code == 0
+        done = envbuild("lock", "more", cwd=folder, env=cache)
+        assert (done.code, done.err) == (0, "")
+        assert version in lock_text(folder, "more")
+        assert f'exclude-newer = "{instant}"' in lock_text(folder, "more")
+        done = envbuild("lock", "--check", "--resolve", cwd=folder, env=cache)
+        assert (done.code, done.err) == (0, "")
+        before = lock_text(folder, "more")
+        assert envbuild("lock", "more", cwd=folder, env=cache).code == 0
+        assert lock_text(folder, "more") == before
+
+    done = envbuild("lock", "--exclude-newer", OLD, "more", cwd=folder, env=cache)
+    assert (done.code, done.err) == (
+        2,
+        "error: locks/pylock.toy.toml: --exclude-newer: more cannot be older than the base that it "
+        f"stands on\n  expected: {instant} or later\n  found: {OLD}\n"
+        "  mend: lock toy as of that instant too\n",
+    )
+
+
+def test_a_base_that_only_has_a_later_instant_changes_nothing(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    folder = tmp_path / "project"
+    more = 'summary = "more"\nbase = "toy"\nrequirements = ["gamma"]\n'
+    projects.project(folder, {"toy": projects.environment("alpha"), "more": more}, {})
+    assert envbuild("lock", "--exclude-newer", OLD, cwd=folder).code == 0
+    before = lock_text(folder, "more")
+    assert envbuild("lock", "--upgrade", "toy", cwd=folder).code == 0
+    assert envbuild("lock", "--check", "--resolve", cwd=folder).code == 0
+    assert envbuild("lock", "more", cwd=folder).code == 0
+    assert lock_text(folder, "more") == before
+
+
+EVIL = """\
+import pathlib
+
+pathlib.Path({marker!r}).write_text("ran")
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    raise SystemExit
+
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    info = pathlib.Path(folder, "evil-1.0.dist-info")
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\\nName: evil\\nVersion: 1.0\\n")
+    return info.name
+"""
+IN_TREE = """\
+[build-system]
+requires = []
+build-backend = "evil"
+backend-path = ["."]
+
+[project]
+name = "evil"
+version = "1.0"
+dynamic = ["dependencies"]
+"""
+
+
+@pytest.mark.parametrize("how", ["in-tree backend", "setup.py", "required backend", "built before"])
+def test_no_code_of_an_sdist_runs_while_locking(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild, how: str
+) -> None:
+    marker = tmp_path / "ran"
+    source = EVIL.format(marker=str(marker))
+    if how == "required backend":
+        wheels.make_wheel(toys.folder, "backend", "1", files={"backend.py": source})
+        pyproject = '[build-system]\nrequires = ["backend"]\nbuild-backend = "backend"\n'
+        wheels.make_sdist(toys.folder, "evil", "1.0", files={}, pyproject=pyproject)
+    elif how == "setup.py":
+        wheels.make_sdist(toys.folder, "evil", "1.0", files={}, setup=source, pyproject=None)
+    else:
+        files = {"evil.py": source}
+        wheels.make_sdist(toys.folder, "evil", "1.0", files=files, pyproject=IN_TREE)
+    if how == "built before":
+        # as the user's own uv does, whose cache then knows the answer
+        command = [
+            uvtool.executable(),
+            "pip",
+            "compile",
+            "-",
+            "--quiet",
+            "--python",
+            sys.executable,
+        ]
+        subprocess.run(command, input=b"evil", check=True, capture_output=True)
+        assert marker.exists()
+        marker.unlink()
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": projects.environment("evil")}, {})
+    done = envbuild("lock", cwd=folder)
+    assert not marker.exists()
+    assert (done.code, done.err) == (
+        2,
+        "error: envs/toy.toml: evil 1.0 has only an sdist, whose requirements are not static\n"
+        "  expected: a table [static-metadata.evil] with its version and requires-dist, as no code "
+        "of an sdist is run while locking\n"
+        "  mend: add it, and [build.evil] that says how it is built; or ask for a version that has "
+        "a wheel\n",
+    )
+
+
+def test_static_metadata_of_another_version_is_said(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    wheels.make_sdist(toys.folder, "evil", "1.0", files={}, pyproject=IN_TREE)
+    extra = '[static-metadata.evil]\nversion = "0.9"\nrequires-dist = []\n'
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": projects.environment("evil", extra=extra)}, {})
+    done = envbuild("lock", cwd=folder)
+    assert done.code == 2
+    assert "  found: [static-metadata.evil] is of version 0.9\n" in done.err
+
+
+def test_a_build_requirement_without_a_wheel(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    marker = tmp_path / "ran"
+    files = {"evil.py": EVIL.format(marker=str(marker))}
+    wheels.make_sdist(toys.folder, "evil", "1.0", files=files, pyproject=IN_TREE)
+    backend.sdist(toys.folder, "old-one", "1.0")
+    extra = '[build.old-one]\nkind = "pure"\nrequires = ["evil"]\n'
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": projects.environment("old-one", extra=extra)}, {})
+    done = envbuild("lock", cwd=folder)
+    assert not marker.exists()
+    assert (done.code, done.err) == (
+        2,
+        "error: envs/toy.toml: build requirement evil 1.0 has no wheel that fits\n"
+        "  mend: ask for a version of evil that has one\n",
+    )
+
+
+def test_an_environment_without_packages_is_refused(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    folder = tmp_path / "project"
+    toy = projects.environment("alpha; sys_platform == 'win32'")
+    projects.project(folder, {"toy": toy}, {})
+    done = envbuild("lock", cwd=folder)
+    assert (done.code, done.err) == (
+        2,
+        "error: envs/toy.toml: requirements: toy resolves to no package\n"
+        "  expected: at least one whose marker holds for the platform and requires-python\n"
+        '  found: alpha; sys_platform == "win32"\n'
+        "  mend: correct the markers or the excludes\n",
+    )
+
+
+def test_a_python_that_is_in_no_list(toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild) -> None:
+    folder = tmp_path / "project"
+    toy = projects.environment("alpha", python=f"{projects.MINOR}.99")
+    projects.project(folder, {"toy": toy}, {})
+    done = envbuild("lock", cwd=folder)
+    assert (done.code, done.err) == (
+        2,
+        f"error: envs/toy.toml: python: Python {projects.MINOR}.99 is not in pbs-installer's list\n"
+        "  expected: a version of python-build-standalone\n"
+        "  mend: choose another version, or update pbs-installer\n",
+    )
+
+
+def test_an_environment_that_cannot_be_read_leaves_the_others_alone(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    folder = tmp_path / "project"
+    toy = projects.environment("alpha")
+    project = projects.project(folder, {"toy": toy, "toy.bak": toy}, {})
+    for arguments, code in ((["toy"], 0), ([], 2)):
+        done = envbuild("lock", *arguments, cwd=folder)
+        assert done.code == code
+        assert project.lock_file("toy").exists()
+        assert projects.PINNED in project.interpreters_file.read_text()
+        assert ("toy.bak.toml: file name: not a name that a lock can have" in done.err) == bool(
+            code
+        )
+
+
+def test_the_index_is_that_of_the_project_and_not_of_the_folder(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    projects.project(folder, {"toy": projects.environment("alpha")}, {})
+    elsewhere.mkdir()
+    index = '[[index]]\ndefault = true\nurl = "{}"\n'
+    (folder / "uv.toml").write_text(index.format(toys.url))
+    (elsewhere / "uv.toml").write_text(index.format("http://127.0.0.1:9/simple"))
+    done = envbuild("--project", str(folder), "lock", cwd=elsewhere)
+    assert (done.code, done.err) == (0, "")

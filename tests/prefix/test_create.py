@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -621,3 +622,138 @@ def test_a_long_prefix_with_a_space_runs(
     assert done.code == 0, done.err
     said = subprocess.run([root / "toy" / "bin" / "tool"], capture_output=True, check=True)
     assert said.stdout.startswith(b"alpha ")
+
+
+def test_one_file_that_is_gone_stops_one_environment(
+    project: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    wheels.make_wheel(index.folder, "lonely", "1")
+    other = projects.environment("lonely")
+    (project.folder / "envs" / "other.toml").write_text(other)
+    assert envbuild("lock", cwd=project.folder).code == 0
+    file = "lonely-1-py3-none-any.whl"
+    index.plant(index.file_path(file), Fault(status=404), times=9)
+    done = envbuild("create", cwd=project.folder)
+    assert done.code == 4
+    lines = done.out.splitlines()
+    assert lines[0].startswith(f"other: failed {project.folder}/.envs/other: the server answered")
+    assert lines[1].startswith("toy: built ")
+
+
+def test_a_stale_lock_stops_one_environment(project: Project, envbuild: Envbuild) -> None:
+    (project.folder / "envs" / "other.toml").write_text(projects.environment("alpha"))
+    done = envbuild("create", cwd=project.folder)
+    assert done.code == 2
+    lines = done.out.splitlines()
+    assert lines[0].endswith("the lock of other is stale: other has no lock")
+    assert lines[1].startswith("toy: built ")
+
+
+def test_two_environments_at_once_share_one_interpreter(
+    project: Project, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    mirror = tmp_path / "mirror"
+    pin = interpreters.pack(mirror)
+    project.interpreters_file.write_bytes(pins.serialize([pin]))
+    for name in ("toy", "other"):
+        text = projects.environment("tool", extra=CHECKS, python=VERSION)
+        (project.folder / "envs" / f"{name}.toml").write_text(text)
+    assert envbuild("lock", cwd=project.folder).code == 0
+    env = {**os.environ, "UV_PYTHON_INSTALL_MIRROR": mirror.as_uri()}
+    command = [sys.executable, "-m", "envbuild", "create", "--wait"]
+    running = [
+        subprocess.Popen(
+            [*command, name],
+            cwd=project.folder,
+            env={**env, "PYTHONPATH": str(Path(__file__).parents[2])},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("toy", "other")
+    ]
+    told = [(*one.communicate(), one.returncode) for one in running]
+    assert [code for _, _, code in told] == [0, 0], told
+    assert receipt(project)["interpreter"] == receipt(project, "other")["interpreter"]
+
+
+def test_another_build_of_the_same_version_stands_beside_the_first(
+    project: Project, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    mirror = tmp_path / "mirror"
+    pin = interpreters.pack(mirror)
+    text = projects.environment("tool", extra=CHECKS, python=VERSION)
+    project.environment_file("toy").write_text(text)
+    env = {"UV_PYTHON_INSTALL_MIRROR": mirror.as_uri()}
+    homes = set()
+    for build in (pin.build, "20260202"):
+        other = msgspec.structs.replace(pin, build=build, file=pin.file.replace(pin.build, build))
+        (mirror / build).mkdir(exist_ok=True)
+        if build != pin.build:
+            os.link(mirror / pin.build / pin.file, mirror / build / other.file)
+        project.interpreters_file.write_bytes(pins.serialize([other]))
+        done = envbuild("create", cwd=project.folder, env=env)
+        assert done.code == 0, done.err
+        homes.add(receipt(project)["interpreter"]["path"])
+    assert len(homes) == 2
+    assert all(Path(home).exists() for home in homes)
+
+
+def test_a_strict_site_does_not_keep_what_it_would_not_build(
+    project: Project, envbuild: Envbuild
+) -> None:
+    assert envbuild("create", cwd=project.folder).code == 0
+    site = project.folder / "sites" / "local.toml"
+    site.write_text(projects.LOCAL.replace("unpinned-interpreter = true", ""))
+    done = envbuild("create", "--dry-run", cwd=project.folder)
+    assert done.out.endswith(": it stands on an interpreter that the site does not allow\n")
+    done = envbuild("create", cwd=project.folder)
+    assert done.code == 3
+    assert "toy needs the pinned Python" in done.err
+    assert (project.folder / ".envs" / "toy" / "bin" / "tool").exists()
+
+
+@pytest.mark.parametrize("name", ["emoji 😀", "quo'te", 'double"quote', "ünï", "$(x) %s #?"])
+def test_folders_of_any_name(
+    project: Project, tmp_path: Path, envbuild: Envbuild, name: str
+) -> None:
+    root, wheelhouse = tmp_path / name, tmp_path / f"wheels {name}"
+    arguments = ["--root", str(root), "--wheelhouse", str(wheelhouse)]
+    done = envbuild("create", *arguments, cwd=project.folder)
+    assert done.code == 0, done.err
+    said = subprocess.run([root / "toy" / "bin" / "tool"], capture_output=True, check=True)
+    assert said.stdout.startswith(b"alpha ")
+
+
+@pytest.mark.parametrize(
+    "name", ["line\nend", "\x1b[31m", b"\xff".decode(errors="surrogateescape")]
+)
+def test_folders_that_no_script_can_name(
+    project: Project, tmp_path: Path, envbuild: Envbuild, name: str
+) -> None:
+    done = envbuild("create", "--root", str(tmp_path / name), cwd=project.folder)
+    assert done.code == 3
+    assert "the root's path holds a character that no script can name" in done.err
+
+
+def test_an_editable_project_may_not_replace_a_locked_package(
+    project: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    editable(project, index, envbuild, "")
+    backend.project(project.folder / ".envs" / "mine", "alpha")
+    done = envbuild("create", cwd=project.folder)
+    assert done.code == 1
+    assert "alpha is a package of the lock too" in done.err
+    assert "found: alpha 1.0 in the lock of toy" in done.err
+    assert not (project.folder / ".envs" / "toy").exists()
+
+
+def test_an_editable_project_may_not_lie_outside_the_root(
+    project: Project, index: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    folder = editable(project, index, envbuild, "")
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    done = envbuild("create", cwd=project.folder)
+    assert done.code == 3
+    assert f"{folder}: an editable project lies outside the root" in done.err
