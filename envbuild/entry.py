@@ -80,11 +80,8 @@ def _words(words: Sequence[str]) -> tuple[str, dict[str, str]] | None:
         if not option.startswith("-"):
             names.append(option + equals + value)
         elif option == "--wait" and names:
-            # click takes a next word that is no option for the seconds
-            if equals or (rest and not rest[0].startswith("-")):
-                value = value if equals else rest.pop(0)
-                if not (value.isascii() and value.isdigit()):
-                    return None
+            if equals and not (value.isascii() and value.isdigit()):
+                return None
             given[option] = value or "inf"
         elif option in _SETTINGS and (option == "--project") == (not names):
             value = value if equals else (rest.pop(0) if rest else "")

@@ -15,6 +15,7 @@ from envbuild.catalog.project import Project, find
 from envbuild.errors import EnvbuildError, InputError
 
 _WIDTH = 100
+_WORD = 12
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -147,17 +148,25 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     width = shutil.get_terminal_size((_WIDTH, 24)).columns
     console = Console(highlight=False, width=min(_WIDTH, width))
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     # names are looked for down the first column: they stay in one piece unless they are very long
     whole = all(len(row[0]) <= _WIDTH // 3 for row in rows)
     for number, heading in enumerate(headings):
-        table.add_column(heading, overflow="fold", no_wrap=whole and number == 0)
+        cells = [row[number] for row in rows]
+        kept = whole if number == 0 else _in_one_piece(heading, cells)
+        table.add_column(heading, overflow="fold", no_wrap=kept)
     for row in rows:
         table.add_row(*map(Text, row))
     # rich itself ends the process with 1 when the reader is gone
     with console.capture() as text:
         console.print(table)
     click.echo(text.get(), nl=False)
+
+
+def _in_one_piece(heading: str, cells: Sequence[str]) -> bool:
+    """Whether a column holds short words, which are not folded where the terminal is narrow."""
+    longest = max(map(len, cells), default=0)
+    return len(heading) <= longest <= _WORD and not any(" " in cell for cell in cells)
 
 
 def size(count: float) -> str:

@@ -16,7 +16,7 @@ from envbuild.prefix import run
 from envbuild.prefix.runnable import Request
 
 
-class _Exec(click.Command):
+class _Exec(common.Waiting):
     """A command of which everything after the first ``--`` is another program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

@@ -134,7 +134,7 @@ def _report(
     else:
         click.echo(f"{len(names)} locks: no drift ({', '.join(levels)})")
     if failed:
-        raise CheckFailedError(f"drift in {drift.summary(found, names)}")
+        raise CheckFailedError(drift.summary(found, names))
 
 
 def _update(

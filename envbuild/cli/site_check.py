@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("site_name", metavar="[NAME|FILE]", default="local", envvar="ENVBUILD_SITE")
+@click.argument(
+    "site_name",
+    metavar="[NAME|FILE]",
+    default="local",
+    envvar="ENVBUILD_SITE",
+    shell_complete=common.complete("site"),
+)
 @click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False),

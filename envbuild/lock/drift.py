@@ -213,9 +213,11 @@ def summary(findings: Iterable[Finding], names: Sequence[str]) -> str:
     orphans = {finding.where for finding in errors if finding.code == ORPHAN}
     places = {place for one in errors if one.code != ORPHAN for place in one.where.split(", ")}
     drifted = [name for name in names if places & {_where(name), _declared(name)}]
-    parts = [f"{len(drifted)} of {len(names)} environments"] if drifted or not orphans else []
-    parts += [f"{len(orphans)} locks without an environment"] if orphans else []
-    return " and ".join(parts)
+    counted = f"drift in {len(drifted)} of {len(names)} environments"
+    if not orphans:
+        return counted
+    without = f"{len(orphans)} {'lock' if len(orphans) == 1 else 'locks'} without an environment"
+    return f"{counted}, and {without}" if drifted else f"drift: {without}"
 
 
 def _declared(name: str) -> str:

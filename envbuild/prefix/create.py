@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
-import platform
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -42,8 +39,6 @@ from envbuild.prefix.interpreter import Interpreter
 from envbuild.prefix.receipt import Receipt
 from envbuild.prefix.supply import Supply
 from envbuild.prefix.usage import Patience
-
-_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -425,7 +420,7 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
             declared_sha256=declared_sha256(one.environment, layout, one.pin),
             interpreter=python,
             distributions=built.distributions,
-            host=host(),
+            host=preflight.host(),
             checks=built.checks,
             seconds=built.seconds,
             tools={"envbuild": __version__, "uv": uvtool.resolver().removeprefix("uv ")},
@@ -468,14 +463,3 @@ def _projects(one: Plan, run: Run) -> tuple[tuple[building.Project, ...], list[s
         wheels = run.supply.build_wheels(one.lock, editable.requires)
         projects.append(building.Project(editable, str(folder), tuple(map(str, wheels))))
     return tuple(projects), notes
-
-
-def host() -> receipt.Host:
-    """Return what a receipt says of this machine."""
-    driver = None
-    if _DRIVER.exists():
-        match = re.search(r"Kernel Module\D*([0-9.]+)", _DRIVER.read_text())
-        driver = match[1] if match else None
-    return receipt.Host(
-        name=platform.node(), kernel=os.uname().release, glibc=preflight.glibc(), driver=driver
-    )

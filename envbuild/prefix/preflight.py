@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import platform
 import re
 import stat
 import tempfile
@@ -21,6 +22,7 @@ from typing import Literal
 from envbuild.catalog.site import Layout
 from envbuild.errors import PreflightError
 from envbuild.findings import Finding
+from envbuild.prefix.receipt import Host
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -32,6 +34,11 @@ def glibc() -> str:
     """Return the version of this system's C library, such as ``2.36``; empty if it is not glibc."""
     name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     return version if name == "glibc" else ""
+
+
+def host() -> Host:
+    """Return what receipts say of this machine."""
+    return Host(name=platform.node(), kernel=os.uname().release, glibc=glibc(), driver=driver())
 
 
 def driver() -> str | None:

@@ -32,7 +32,7 @@ from envbuild.errors import StepError
 from envbuild.findings import Finding
 from envbuild.lock import interpreters as pins
 from envbuild.lock.interpreters import Pin
-from envbuild.prefix import aside, interpreter, preflight, receipt
+from envbuild.prefix import aside, interpreter, preflight
 from envbuild.prefix.receipt import Host
 
 SCHEMA = "envbuild.site-check/1"
@@ -136,12 +136,7 @@ def look(project: Project, layout: Layout, wheelhouse: Path) -> Report:
         root=str(layout.root),
         user=layout.user,
         rehearsal=layout.rehearsal,
-        host=Host(
-            name=platform.node(),
-            kernel=os.uname().release,
-            glibc=preflight.glibc(),
-            driver=preflight.driver(),
-        ),
+        host=preflight.host(),
         probes=tuple(one for one in results if isinstance(one, Probe)),
         findings=tuple(one for one in results if isinstance(one, Finding)),
         notes=tuple(one for one in results if isinstance(one, str)),
@@ -155,7 +150,7 @@ def record(layout: Layout, report: Report) -> tuple[Report, Path | None]:
     Returns:
         The report, with a finding more if it could not be written, and where it was written.
     """
-    path = receipt.path(layout.bookkeeping, NAME)
+    path = layout.bookkeeping / f"{NAME}.json"
     if not _is_folder(layout.root) or _cannot_be_written(report, layout.bookkeeping):
         return report, None
     try:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,41 @@ def test_an_interpreter_that_cannot_be_had_is_a_warning_with_its_address(
     assert done.code == 0
     assert "warning: interpreter not fetched: cpython-" in done.err
     assert "no answer from 127.0.0.1; get it from http://127.0.0.1:9/none/" in done.err
+
+
+@pytest.mark.parametrize("secret", ["me:s3cret", "me:s3/cret", "s3'c\"r et"])
+@pytest.mark.parametrize("option", [(), ("--json",)])
+def test_a_password_of_the_mirror_is_not_shown(
+    project: Project, envbuild: Envbuild, secret: str, option: tuple[str, ...]
+) -> None:
+    env = {"UV_PYTHON_INSTALL_MIRROR": f"http://{secret}@127.0.0.1:9/none"}
+    done = envbuild("--verbose", "fetch", *option, cwd=project.folder, env=env)
+    assert done.code == 0, done.err
+    assert "get it from http://***@127.0.0.1:9/none/" in done.out + done.err
+    assert "s3" not in done.out + done.err
+
+
+def test_an_interpreter_without_a_pin(
+    project: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    asked = len(index.requests)
+    project.interpreters_file.unlink()
+    done = envbuild("fetch", cwd=project.folder)
+    assert (done.code, done.err) == (
+        2,
+        f"error: {project.interpreters_file}: Python {projects.PINNED} of toy has no pin\n"
+        "  mend: run `envbuild lock`, or leave the interpreters out with --no-interpreters\n",
+    )
+    assert len(index.requests) == asked
+    assert envbuild("fetch", "--no-interpreters", cwd=project.folder).code == 0
+
+
+def test_a_pipe_in_the_wheelhouse_is_not_waited_for(project: Project, envbuild: Envbuild) -> None:
+    project.wheelhouse.mkdir()
+    os.mkfifo(project.wheelhouse / "alpha-1.0-py3-none-any.whl")
+    done = envbuild("fetch", "--no-interpreters", cwd=project.folder)
+    assert done.code == 3
+    assert "  found: a named pipe\n" in done.err
 
 
 def test_the_wheelhouse_can_be_elsewhere(

@@ -11,7 +11,7 @@ from envbuild.catalog.project import Project
 from envbuild.lock import drift
 from tests import projects, wheels
 from tests.conftest import Envbuild
-from tests.servers import SimpleIndex
+from tests.servers import Fault, SimpleIndex
 
 
 @pytest.fixture
@@ -232,3 +232,91 @@ def test_the_index_offers_other_bytes(
     assert "error D009: beta-1.1-py3-none-any.whl: the index offers another file" in done.out
     assert "expected: SHA-256 " in done.out
     assert "found: SHA-256 " in done.out
+
+
+@pytest.mark.parametrize("level", ["--resolve", "--index"])
+@pytest.mark.parametrize("fault", ["down", 401, 403, 500, "no page"])
+def test_an_index_that_fails_says_nothing_of_the_locks(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild, level: str, fault: str | int
+) -> None:
+    env = {"UV_CACHE_DIR": str(locked.folder / "cold"), "UV_HTTP_RETRIES": "0"}
+    if fault == "down":
+        env["UV_DEFAULT_INDEX"] = "http://127.0.0.1:9/simple/"
+    elif isinstance(fault, int):
+        index.plant(index.page_path("beta"), Fault(status=fault, retry_after=0), times=99)
+    else:
+        page = Fault(body=b"hello", headers={"Content-Type": "text/plain"})
+        index.plant(index.page_path("beta"), page, times=99)
+    done = envbuild("lock", "--check", level, cwd=locked.folder, env=env)
+    assert (done.code, done.out) == (4, "")
+    assert done.err.startswith("error: ")
+    assert "drift" not in done.err
+    assert str(fault) in done.err or not isinstance(fault, int)
+
+
+def test_an_index_that_has_lost_its_times_says_nothing_of_the_locks(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    index.uploaded = False
+    cold = {"UV_CACHE_DIR": str(locked.folder / "cold")}
+    done = envbuild("lock", "--check", "--resolve", cwd=locked.folder, env=cold)
+    assert (done.code, done.out) == (4, "")
+    assert "mend: the index gives no upload times (PEP 700)" in done.err
+
+
+def test_a_project_that_is_gone_from_the_index_is_drift(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    (index.folder / "beta-1.1-py3-none-any.whl").unlink()
+    (index.folder / "beta-1.0-py3-none-any.whl").unlink()
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder)
+    assert done.code == 1
+    assert done.out.startswith(
+        "locks/pylock.toy.toml: error D009: beta-1.1-py3-none-any.whl: no index has the project\n"
+    )
+    assert done.out.endswith("  mend: configure the index or mirror that the lock was made with\n")
+
+
+def test_environments_are_counted_and_not_places(locked: Project, envbuild: Envbuild) -> None:
+    locked.environment_file("toy").write_text(
+        projects.environment("alpha==1.0", python=f"{projects.MINOR}.1")
+    )
+    derived = 'summary = "more"\nbase = "toy"\nrequirements = ["beta"]\n'
+    locked.environment_file("more").write_text(derived)
+    done = envbuild("lock", "--check", "toy", cwd=locked.folder)
+    assert done.err == "error: drift in 1 of 1 environments\n"
+    assert done.out.splitlines()[0] == (
+        f"envs/toy.toml: error D005: Python {projects.MINOR}.1 of toy has no pin"
+    )
+    locked.lock_file("gone").write_text("")
+    done = envbuild("lock", "--check", cwd=locked.folder)
+    assert done.err == ("error: drift in 2 of 2 environments, and 1 lock without an environment\n")
+
+
+def test_an_orphan_alone(locked: Project, envbuild: Envbuild) -> None:
+    locked.lock_file("gone").write_text("")
+    done = envbuild("lock", "--check", cwd=locked.folder)
+    assert (done.code, done.err) == (1, "error: drift: 1 lock without an environment\n")
+
+
+def test_a_base_that_cannot_be_read_is_said_once(
+    locked: Project, index: SimpleIndex, envbuild: Envbuild
+) -> None:
+    derived = 'summary = "more"\nbase = "toy"\nrequirements = ["beta"]\n'
+    locked.environment_file("more").write_text(derived)
+    assert envbuild("lock", "more", cwd=locked.folder).code == 0
+    locked.lock_file("toy").write_text("<<<<<<<")
+    what = "not TOML: Invalid statement (at line 1, column 1)"
+    restore = (
+        "  mend: restore it from version control, or resolve anew: `envbuild lock --upgrade toy` "
+        "as of today, `envbuild lock --exclude-newer INSTANT toy` as of then\n"
+    )
+    of_base = (
+        "locks/pylock.more.toml: error D004: the lock of the base toy cannot be kept: "
+        f"{what}\n{restore}"
+    )
+    done = envbuild("lock", "--check", cwd=locked.folder)
+    assert done.out == f"{of_base}locks/pylock.toy.toml: error D002: {what}\n{restore}"
+    assert done.err == "error: drift in 2 of 2 environments\n"
+    done = envbuild("lock", "--check", "more", cwd=locked.folder)
+    assert (done.out, done.err) == (of_base, "error: drift in 1 of 1 environments\n")

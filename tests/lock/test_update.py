@@ -388,7 +388,7 @@ def test_a_package_to_upgrade_may_be_spelled_as_people_do(
     assert envbuild("lock", "--check", cwd=folder).code == 0
 
 
-@pytest.mark.parametrize("name", ["", "a b", "alpha==1", "-x-"])
+@pytest.mark.parametrize("name", ["", "a b", "alpha==1", "x-"])
 def test_what_is_no_name_of_a_package_is_refused(
     tmp_path: Path, envbuild: Envbuild, name: str
 ) -> None:
@@ -599,15 +599,7 @@ def test_no_code_of_an_sdist_runs_while_locking(
         wheels.make_sdist(toys.folder, "evil", "1.0", files=files, pyproject=IN_TREE)
     if how == "built before":
         # as the user's own uv does, whose cache then knows the answer
-        command = [
-            uvtool.executable(),
-            "pip",
-            "compile",
-            "-",
-            "--quiet",
-            "--python",
-            sys.executable,
-        ]
+        command = [str(uvtool.executable()), "pip", "compile", "-", "--python", sys.executable]
         subprocess.run(command, input=b"evil", check=True, capture_output=True)
         assert marker.exists()
         marker.unlink()

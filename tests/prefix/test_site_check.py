@@ -189,11 +189,11 @@ def test_nothing_is_left_but_the_receipt(tmp_path: Path, root: Path) -> None:
     report = look(project)
     assert set(tmp_path.rglob("*")) == {*before, root / ".envbuild"}
     same, receipt = site_check.record(make_layout(tmp_path), report)
-    assert (same, receipt) == (report, root / ".envbuild" / "receipts" / "site-check.json")
+    assert (same, receipt) == (report, root / ".envbuild" / "site-check.json")
     assert receipt is not None
     assert msgspec.json.decode(receipt.read_bytes(), type=Report) == report
     assert stat.S_IMODE(receipt.stat().st_mode) == 0o644
-    assert set(root.rglob("*")) == {receipt, receipt.parent, receipt.parent.parent}
+    assert set(root.rglob("*")) == {receipt, receipt.parent}
 
 
 class TestMounts:
@@ -207,7 +207,8 @@ class TestMounts:
             "site far: error S001: a mount of the site is not there\n"
             f"  expected: the folder {tmp_path}/gone\n  found: nothing of that name\n{mend}\n"
             "site far: error S001: a mount of the site is not there\n"
-            f"  expected: the folder {tmp_path}/p/envs/toy.toml\n  found: another thing than a folder\n{mend}"
+            f"  expected: the folder {tmp_path}/p/envs/toy.toml\n"
+            f"  found: another thing than a folder\n{mend}"
         )
         assert report.notes[-1] == (
             "a mount is missing: the site's other folders were not looked at"
@@ -737,12 +738,12 @@ class TestRootNotThere:
 
 def test_a_receipt_that_cannot_be_written(tmp_path: Path, root: Path) -> None:
     report = look(make(tmp_path))
-    (root / ".envbuild" / "receipts").touch()
+    (root / ".envbuild" / "site-check.json").mkdir()
     more, receipt = site_check.record(make_layout(tmp_path), report)
     assert receipt is None
     assert more.findings[:-1] == report.findings
     assert told(more, "S005") == (
-        f"{root}/.envbuild/receipts: error S005: cannot write: File exists\n"
+        f"{root}/.envbuild: error S005: cannot write: Is a directory\n"
         "  expected: a folder that you may write\n"
         "  mend: check the folder's owner and mount, or rehearse elsewhere with --root DIR"
     )
