@@ -45,8 +45,8 @@ def test_the_table_fits_a_hundred_columns(tmp_path: Path, envbuild: Envbuild) ->
     name = "a-very-long-name-" + "of-an-environment-" * 5 + "x"
     projects.project(tmp_path, {name: projects.environment("alpha")}, {"local": projects.LOCAL})
     done = envbuild("status", cwd=tmp_path)
-    assert done.out.splitlines()[0].split() == [
-        *("environment", "locked", "prefix", "matches", "the", "lock", "Python", "checked")
-    ]
     assert max(map(len, done.out.splitlines())) <= 100
     assert "\x1b" not in done.out
+    # folded, not cut
+    letters = "".join(line.split(" ")[0] for line in done.out.splitlines()[2:])
+    assert name in letters
