@@ -16,7 +16,6 @@ import tempfile
 from pathlib import Path
 
 import common
-import msgspec
 
 from envbuild import uvtool
 from envbuild.catalog.project import Project
@@ -98,9 +97,8 @@ def main(rounds: int) -> None:
 def _without_checks(seconds: float, work: Path, checks: list[float]) -> float:
     """Leave out the checks, and remove the prefix that was replaced."""
     bookkeeping = work / "root" / ".envbuild"
-    known = msgspec.json.decode(
-        receipt.path(bookkeeping, ENVIRONMENT).read_bytes(), type=receipt.Receipt
-    )
+    known = receipt.read(bookkeeping, ENVIRONMENT)
+    assert known is not None
     shutil.rmtree(bookkeeping / "archive", ignore_errors=True)
     checks.append(known.checks.seconds)
     return seconds - known.checks.seconds

@@ -15,6 +15,8 @@ from envbuild.errors import InputError
 from envbuild.typed import Table
 
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}|[{}]")
+# what stands in the paths of some keys besides {user}
+_OWN_PLACEHOLDERS = {"prefix": "{env}", "receipts": "{number}"}
 # a user's name becomes part of paths: nothing that could leave its folder
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
@@ -87,6 +89,7 @@ class Site(Table, frozen=True):
         unpinned_interpreter: whether an installed CPython may stand in for the pinned one.
         modules: environment modules that source builds load.
         results: where runs write.
+        receipts: where receipts go too, a folder for each run; ``{number}`` counts the runs.
     """
 
     summary: str
@@ -109,6 +112,7 @@ class Site(Table, frozen=True):
     unpinned_interpreter: bool = False
     modules: tuple[str, ...] = ()
     results: str | None = None
+    receipts: str | None = None
     personal: Personal | None = None
     determined: Determined | None = None
     slurm: Slurm | None = None
@@ -283,7 +287,7 @@ def _plain(path: Path) -> Path:
 def _check_paths(site: Site, where: str) -> None:
     for key, text in _paths(site).items():
         _check_home(key, text, where)
-        allowed = {"{user}", "{env}"} if key == "prefix" else {"{user}"}
+        allowed = {"{user}", _OWN_PLACEHOLDERS.get(key, "{user}")}
         for placeholder in _PLACEHOLDER.findall(text):
             if placeholder not in allowed:
                 raise InputError(
@@ -374,6 +378,7 @@ def _paths(site: Site) -> dict[str, str]:
         "uv-cache": site.uv_cache,
         "wheelhouse": site.wheelhouse,
         "results": site.results,
+        "receipts": site.receipts,
         "personal.folder": site.personal.folder if site.personal is not None else None,
         **{f"{key}[{i}]": path for key, paths in lists.items() for i, path in enumerate(paths)},
     }

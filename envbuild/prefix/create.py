@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Literal
@@ -233,6 +233,7 @@ def create(
         }
     elif todo:
         outcomes |= _build_all(Run(layout, supply, me, patience, say), todo)
+        _hand_out(layout, outcomes, say)
     return [outcomes[name] for name in names]
 
 
@@ -283,6 +284,14 @@ def _caught(outcomes: dict[str, Outcome], one: Plan) -> Iterator[None]:
     except OSError as error:
         failure = StepError(error.strerror or str(error), where=error.filename or one.prefix)
         outcomes[one.name] = _failed(one.name, one.prefix, failure)
+
+
+def _hand_out(layout: Layout, outcomes: Mapping[str, Outcome], say: Callable[[str], None]) -> None:
+    """Put the receipts of what was built where the site wants them too."""
+    built = [one.receipt for one in outcomes.values() if one.state == "built" and one.receipt]
+    if built and layout.site.receipts is not None:
+        folder = receipt.hand_out(built, str(layout.path(layout.site.receipts)))
+        say(f"receipts: {folder}")
 
 
 def _fetched(plans: list[Plan], run: Run, outcomes: dict[str, Outcome]) -> list[Plan]:

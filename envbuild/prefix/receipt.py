@@ -6,7 +6,9 @@ with the digest of its manifest, the predicate is the `Receipt`.
 
 from __future__ import annotations
 
+import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -196,6 +198,33 @@ def publish(bookkeeping: Path, pending: Path, receipt: Receipt) -> None:
     temporary.replace(target)
     durable.fsync_folder(kept.parent)
     durable.fsync_folder(target.parent)
+
+
+def hand_out(receipts: Iterable[Receipt], pattern: str) -> Path:
+    """Write receipts into a new folder, besides where they belong: one folder for each run.
+
+    Args:
+        receipts: those of one run.
+        pattern: the folder's path, in which ``{number}`` stands for the first number from 01 on
+            that no folder has yet.
+
+    Raises:
+        OSError: the folder or a file cannot be made.
+    """
+    for number in itertools.count(1):
+        folder = Path(pattern.replace("{number}", f"{number:02d}"))
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir()
+        except FileExistsError:
+            if "{number}" in pattern:
+                continue
+        for one in receipts:
+            data = msgspec.json.encode(_stated(one))
+            target = folder / f"{one.environment}.json"
+            durable.write(target, msgspec.json.format(data, indent=2) + b"\n")
+        return folder
+    raise AssertionError  # the numbers do not end
 
 
 def history(bookkeeping: Path) -> Path:

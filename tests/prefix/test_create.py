@@ -757,3 +757,16 @@ def test_an_editable_project_may_not_lie_outside_the_root(
     done = envbuild("create", cwd=project.folder)
     assert done.code == 3
     assert f"{folder}: an editable project lies outside the root" in done.err
+
+
+def test_receipts_go_where_the_site_wants_them_too(project: Project, envbuild: Envbuild) -> None:
+    site = project.folder / "sites" / "local.toml"
+    site.write_text(projects.LOCAL + 'receipts = "runs/setup-{number}"\n')
+    for number in ("01", "02"):
+        done = envbuild("create", "--rebuild", cwd=project.folder)
+        assert done.code == 0, done.err
+        folder = project.folder / ".envs" / "runs" / f"setup-{number}"
+        assert f"receipts: {folder}\n" in done.err
+        copied = json.loads((folder / "toy.json").read_text())["predicate"]
+        assert copied == receipt(project)
+    assert envbuild("create", cwd=project.folder).err == ""
