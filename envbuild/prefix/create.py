@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -247,7 +248,7 @@ class Run(msgspec.Struct, frozen=True):
     say: Callable[[str], None]
 
     def locked(self, name: str) -> AbstractContextManager[None]:
-        """Return the lock of an environment, or of whatever else has a name of its own."""
+        """Return the lock of an environment."""
         return locked.locked(self.layout, name, self.me, self.patience, self.say)
 
 
@@ -384,8 +385,9 @@ def _interpreter(one: Plan, run: Run) -> tuple[Interpreter, list[str]]:
         )
         run.say(f"{one.name}: {note}")
         return chosen, [note]
-    with run.locked(f"cpython-{one.pin.version}"):
-        # another run may have installed it meanwhile
+    # waited for in any case: another environment's run may be installing it, which takes seconds
+    lasting = Patience(math.inf)
+    with locked.locked(layout, f"cpython-{one.pin.version}", run.me, lasting, run.say):
         managed = interpreter.installed(one.pin, folder)
         return managed or interpreter.install(one.pin, archive, folder), []
 

@@ -660,7 +660,7 @@ def test_two_environments_at_once_share_one_interpreter(
         (project.folder / "envs" / f"{name}.toml").write_text(text)
     assert envbuild("lock", cwd=project.folder).code == 0
     env = {**os.environ, "UV_PYTHON_INSTALL_MIRROR": mirror.as_uri()}
-    command = [sys.executable, "-m", "envbuild", "create", "--wait"]
+    command = [sys.executable, "-m", "envbuild", "create"]
     running = [
         subprocess.Popen(
             [*command, name],
