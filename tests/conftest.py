@@ -43,6 +43,9 @@ def clean_settings(
             monkeypatch.delenv(name)
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv-cache"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    # the Python that runs the tests is one that can be found
+    path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), os.environ.get("PATH", "")])
+    monkeypatch.setenv("PATH", path)
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_the_receipt_says_what_was_built_from_what(
     assert (known["environment"], known["site"], known["rehearsal"]) == ("toy", "local", False)
     assert known["prefix"] == str(project.folder / ".envs" / "toy")
     assert known["interpreter"]["origin"] == "fallback"
-    assert known["interpreter"]["version"] == VERSION
+    assert known["interpreter"]["version"].startswith(f"{projects.MINOR}.")
     assert [(one["name"], one["version"]) for one in known["distributions"]] == [
         ("alpha", "1.0"),
         ("tool", "2.0"),
@@ -611,7 +611,7 @@ def test_the_interpreter_that_is_needed_is_named(project: Project, envbuild: Env
     done = envbuild("create", cwd=project.folder)
     assert done.code == 3
     assert done.err.startswith(f"error: toy needs Python {interval}, and none is at hand\n")
-    assert f"{VERSION} at " in done.err
+    assert f"found: {projects.MINOR}." in done.err
 
 
 def test_a_long_prefix_with_a_space_runs(
