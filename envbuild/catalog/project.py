@@ -60,6 +60,11 @@ class Project(msgspec.Struct, frozen=True):
         """The folder that the locks' own paths, ``../wheelhouse/FILE``, name."""
         return self.folder / "wheelhouse"
 
+    def wheelhouse_at(self, layout: Layout) -> Path:
+        """Return the folder of artifacts that a site's file names, else the project's own."""
+        named = layout.site.wheelhouse
+        return self.wheelhouse if named is None else layout.path(named)
+
     def environment_file(self, name: str) -> Path:
         """Return the path of an environment's file."""
         return self.folder / "envs" / f"{name}.toml"

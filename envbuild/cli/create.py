@@ -61,10 +61,7 @@ def command(
         signal.signal(number, _end)
     layout = project.layout(site_name, user=user, root=root)
     selected = project.select(names) if names else sorted(layout.folders)
-    site_wheelhouse = layout.site.wheelhouse
-    folder = wheelhouse_folder or (
-        layout.path(site_wheelhouse) if site_wheelhouse else project.wheelhouse
-    )
+    folder = wheelhouse_folder or project.wheelhouse_at(layout)
     outcomes = creating.create(
         project,
         layout,

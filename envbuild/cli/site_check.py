@@ -51,9 +51,7 @@ def command(
 
     project = common.project(ctx)
     layout = project.layout(site_name, user=user, root=root)
-    wheelhouse = wheelhouse_folder or (
-        layout.path(layout.site.wheelhouse) if layout.site.wheelhouse else project.wheelhouse
-    )
+    wheelhouse = wheelhouse_folder or project.wheelhouse_at(layout)
     looked = site_check.look(project, layout, wheelhouse.absolute())
     report, receipt = site_check.record(layout, looked)
     if json_output:

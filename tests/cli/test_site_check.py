@@ -32,7 +32,7 @@ def project(tmp_path: Path) -> Project:
 
 @pytest.fixture(autouse=True)
 def allowed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("UV_CACHE_DIR", f"{tmp_path}/root/tmp/uv")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "root" / "tmp" / "uv"))
     monkeypatch.delenv("TMPDIR", raising=False)
 
 
@@ -73,12 +73,13 @@ def test_an_error_is_one(
 ) -> None:
     pinned(project)
     outside = {"TRITON_CACHE_DIR": str(tmp_path)}
+    allowed = tmp_path / "root" / "tmp"
     done = envbuild("site", "check", "far", cwd=project.folder, env=outside)
     assert done.code == 1
     assert (
         "site far: error R001: TRITON_CACHE_DIR lies where the site does not allow it\n"
-        f"  expected: a folder in {tmp_path}/root/tmp\n  found: {tmp_path}\n"
-        f"  mend: export TRITON_CACHE_DIR={tmp_path}/root/tmp, or unset it\n"
+        f"  expected: a folder in {allowed}\n  found: {tmp_path}\n"
+        f"  mend: export TRITON_CACHE_DIR={allowed}, or unset it\n"
     ) in done.out
     assert done.err.splitlines()[-1] == "error: site far is not as its file says: 1 error"
     assert json.loads(receipt.read_text())["findings"][0]["code"] == "R001"
@@ -118,7 +119,7 @@ def test_which_wheelhouse(project: Project, tmp_path: Path, envbuild: Envbuild) 
     file = project.site_files["far"]
     file.write_text(file.read_text() + 'wheelhouse = "house"\n')
     done = envbuild("site", "check", "far", cwd=project.folder)
-    assert f".tar.gz in {tmp_path}/root/house, or installed in " in done.out
+    assert f".tar.gz in {tmp_path / 'root' / 'house'}, or installed in " in done.out
 
 
 def test_a_rehearsal(project: Project, tmp_path: Path, receipt: Path, envbuild: Envbuild) -> None:
