@@ -158,6 +158,23 @@ class Archive:
             )
         return data
 
+    def begins(self, entry: Entry, text: bytes) -> bool:
+        """Whether an entry's content begins with something, without reading much more of it.
+
+        Raises:
+            InputError: it cannot be inflated.
+            OSError: the archive cannot be read.
+        """
+        # of a deflate stream, enough for its tables of codes (RFC 1951, 3.2.7)
+        size = min(entry.stored_size, len(text) + (1024 if entry.deflated else 0))
+        data = self._read(size, entry.start, entry.name)
+        if entry.deflated:
+            try:
+                data = zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, len(text))
+            except zlib.error as error:
+                raise self.refused(f"cannot be inflated: {error}", entry.name) from error
+        return data.startswith(text)
+
     def refused(
         self, what: str, name: str | None = None, *, expected: object = None, found: object = None
     ) -> InputError:

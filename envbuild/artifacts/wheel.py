@@ -14,7 +14,7 @@ import email.parser
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from email.message import Message
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from envbuild.artifacts.archive import Archive, Entry
+from envbuild.relocation import scripts
 
 # Raised whenever a check is added: files that were admitted by fewer checks are scanned again.
 SCAN_VERSION = 1
@@ -136,6 +137,28 @@ def scan(path: Path, *, file: str | None = None) -> WheelContents:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return _scan(Archive(descriptor, file), file)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: Path, entries: Iterable[Entry], *, begin: bytes = b"") -> dict[str, bytes]:
+    """Return the contents of some entries of an admitted wheel, by their names.
+
+    Args:
+        path: the wheel.
+        entries: which of those that `scan` gave.
+        begin: only of those whose content begins so.
+
+    Raises:
+        InputError: an entry's content is not what the zip's directory says.
+        OSError: the wheel cannot be read.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        archive = Archive(descriptor, path.name)
+        return {
+            entry.name: archive.content(entry) for entry in entries if archive.begins(entry, begin)
+        }
     finally:
         os.close(descriptor)
 
@@ -319,25 +342,18 @@ def _in_prefix(scheme: str, path: str) -> str:
     return f"lib/python3/site-packages/{path}"
 
 
-class _EntryPoints(configparser.RawConfigParser):
-    def optionxform(self, optionstr: str) -> str:
-        return optionstr  # the names of scripts are told apart by case
-
-
 def _check_scripts(wheel: _Wheel, where: str) -> None:
     if where not in wheel.files:
         return
-    points = _EntryPoints(delimiters=("=",))
     try:
-        points.read_string(wheel.text(where))
+        points = scripts.entry_points(wheel.text(where))
     except configparser.Error as error:
         first = str(error).splitlines()[0]
         raise wheel.archive.refused(f"cannot be read: {first}", where) from error
-    for group in ("console_scripts", "gui_scripts"):
-        for script in points[group] if points.has_section(group) else ():
-            if "/" in script or script in (".", ".."):
-                raise wheel.archive.refused("not a name for a script", where, found=script)
-            if _OWNED.fullmatch(f"bin/{script}"):
-                raise wheel.archive.refused(
-                    "would overwrite what the environment owns", where, found=f"bin/{script}"
-                )
+    for script in points:
+        if "/" in script or script in (".", ".."):
+            raise wheel.archive.refused("not a name for a script", where, found=script)
+        if _OWNED.fullmatch(f"bin/{script}"):
+            raise wheel.archive.refused(
+                "would overwrite what the environment owns", where, found=f"bin/{script}"
+            )

@@ -10,8 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from envbuild import typed
+from envbuild import findings, typed
 from envbuild.errors import InputError
+from envbuild.findings import Ignored
 from envbuild.typed import Table
 
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}|[{}]")
@@ -19,6 +20,12 @@ _PLACEHOLDER = re.compile(r"\{[^{}]*\}|[{}]")
 _OWN_PLACEHOLDERS = {"prefix": "{env}", "receipts": "{number}"}
 # a user's name becomes part of paths: nothing that could leave its folder
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+# ceilings of the C and C++ libraries' symbol versions, and how they are written
+_CEILINGS = {
+    "glibc": (r"2\.[0-9]+", "2.N"),
+    "glibcxx": (r"3\.4(\.[0-9]+)?", "3.4.N"),
+    "cxxabi": (r"1\.3(\.[0-9]+)?", "1.3.N"),
+}
 
 
 class Determined(Table, frozen=True):
@@ -82,6 +89,10 @@ class Site(Table, frozen=True):
         aliases: other names of the root, which must not be used.
         temporary: folders that TMPDIR and caches may lie in; anywhere where empty.
         glibc: the version of the site's glibc, such as ``2.28``.
+        glibcxx: the newest ``GLIBCXX_*`` version of the site's libstdc++, such as ``3.4.25``.
+        cxxabi: its newest ``CXXABI_*`` version, such as ``1.3.11``.
+        system_libraries: sonames that the nodes have besides the standard ones.
+        system_paths: folders whose interpreters and libraries may be relied on.
         gpu_architectures: such as ``sm_90``.
         file_mode: permissions that every file of a prefix has at least, in octal.
         link_mode: ``copy`` shares no file with anything; ``hardlink`` and ``clone`` use uv's cache.
@@ -90,6 +101,7 @@ class Site(Table, frozen=True):
         modules: environment modules that source builds load.
         results: where runs write.
         receipts: where receipts go too, a folder for each run; ``{number}`` counts the runs.
+        ignore: findings about the site's prefixes that do not count, each with the reason.
     """
 
     summary: str
@@ -105,6 +117,10 @@ class Site(Table, frozen=True):
     aliases: tuple[str, ...] = ()
     temporary: tuple[str, ...] = ()
     glibc: str | None = None
+    glibcxx: str | None = None
+    cxxabi: str | None = None
+    system_libraries: tuple[str, ...] = ()
+    system_paths: tuple[str, ...] = ("/usr", "/bin", "/lib", "/lib64", "/opt")
     gpu_architectures: tuple[str, ...] = ()
     file_mode: str = "0644"
     link_mode: Literal["copy", "hardlink", "clone"] = "copy"
@@ -116,6 +132,7 @@ class Site(Table, frozen=True):
     personal: Personal | None = None
     determined: Determined | None = None
     slurm: Slurm | None = None
+    ignore: tuple[Ignored, ...] = ()
     facts: tuple[Fact, ...] = ()
 
 
@@ -138,14 +155,49 @@ def load(path: Path, known: dict[str, Path]) -> Site:
             raise InputError(
                 f"{key}: not a mode", where=path, expected="four octal digits", found=repr(mode)
             )
-    if site.glibc is not None and re.fullmatch(r"2\.[0-9]+", site.glibc) is None:
-        raise InputError("glibc: not a version", where=path, expected="2.N", found=repr(site.glibc))
+    for key, (form, expected) in _CEILINGS.items():
+        version = getattr(site, key)
+        if version is not None and re.fullmatch(form, version) is None:
+            raise InputError(
+                f"{key}: not a version", where=path, expected=expected, found=repr(version)
+            )
+    _check_libraries(site, path)
+    _check_ignored(site, path)
     settings = {field.encode_name for field in msgspec.structs.fields(Site)}
     for index, fact in enumerate(site.facts):
         for key in fact.keys:
             if key.partition(".")[0] not in settings:
                 raise InputError(f"facts[{index}].keys: {key} is no setting of a site", where=path)
     return site
+
+
+def _check_libraries(site: Site, path: Path) -> None:
+    for index, name in enumerate(site.system_libraries):
+        if not name or "/" in name:
+            raise InputError(
+                f"system-libraries[{index}]: not a library's name",
+                where=path,
+                expected="a soname, such as libGL.so.1",
+                found=repr(name),
+            )
+
+
+def _check_ignored(site: Site, path: Path) -> None:
+    for index, ignored in enumerate(site.ignore):
+        if findings.CODE.fullmatch(ignored.code) is None:
+            raise InputError(
+                f"ignore[{index}].code: not a rule's code",
+                where=path,
+                expected="a letter and three digits, such as E002",
+                found=repr(ignored.code),
+            )
+        if not ignored.reason.strip():
+            raise InputError(
+                f"ignore[{index}].reason: says nothing",
+                where=path,
+                expected="why the findings may stand",
+                found=repr(ignored.reason),
+            )
 
 
 def _document(path: Path, known: dict[str, Path], seen: tuple[str, ...]) -> dict[str, object]:
@@ -370,7 +422,12 @@ def _taken(layout: Layout, project: Path) -> dict[str, Path]:
 
 def _paths(site: Site) -> dict[str, str]:
     """Return every path of a site's file by its key."""
-    lists = {"mounts": site.mounts, "aliases": site.aliases, "temporary": site.temporary}
+    lists = {
+        "mounts": site.mounts,
+        "aliases": site.aliases,
+        "temporary": site.temporary,
+        "system-paths": site.system_paths,
+    }
     paths = {
         "root": site.root,
         "prefix": site.prefix,

@@ -28,6 +28,7 @@ COMMANDS = {
     "recover": "Put right what was interrupted at a site.",
     "site": "Show what is known of a site.",
     "status": "Show which environments are locked, built and checked.",
+    "verify": "Say whether prefixes are good at their paths.",
     "unlock": "Remove the lock of a process that you know to be dead.",
 }
 

@@ -11,19 +11,23 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
+from packaging.utils import canonicalize_name
 
 from envbuild import durable, process
 from envbuild.catalog.environment import Checks, Editable
-from envbuild.errors import EnvbuildError, StepError, restored
+from envbuild.errors import CheckFailedError, EnvbuildError, StepError, restored
+from envbuild.findings import Finding, failed, text
 from envbuild.lock.lockfile import Lock
-from envbuild.prefix import aside, checks, install, manifest, receipt
+from envbuild.prefix import aside, checks, contents, install, receipt
 from envbuild.prefix.install import Settings
 from envbuild.prefix.interpreter import Interpreter
+from envbuild.relocation import audit
+from envbuild.relocation.subject import Distribution, Subject
 
 
 class Project(msgspec.Struct, frozen=True):
@@ -46,6 +50,7 @@ class Job(msgspec.Struct, frozen=True):
         wheelhouse: the folder of its files, all verified.
         projects: what is installed in editable form.
         checks: what the prefix must be able to do.
+        subject: what the prefix is held to.
         settings: how files get there.
         staging: the folder that is to appear at the path; None to build at the path itself.
     """
@@ -58,6 +63,7 @@ class Job(msgspec.Struct, frozen=True):
     wheelhouse: str
     projects: tuple[Project, ...]
     checks: Checks
+    subject: Subject
     settings: Settings
     staging: str | None = None
 
@@ -67,23 +73,42 @@ class Built(msgspec.Struct, frozen=True):
 
     Attributes:
         distributions: what is installed, sorted by name.
+        audit: what the relocation rules said of it.
         checks: what was checked.
         seconds: what each step took.
         look: see `receipt.look`.
-        manifest_sha256: see `manifest.digest`.
+        manifest_sha256: see `relocation.audit.manifest`.
+        written: files that come from no wheel as they are.
     """
 
     distributions: tuple[receipt.Distribution, ...]
+    audit: receipt.Audit
     checks: receipt.Checks
     seconds: dict[str, float]
     look: dict[str, tuple[int, int, int]]
     manifest_sha256: str
+    written: dict[str, str]
+
+
+class Refused(CheckFailedError):
+    """The relocation rules found errors in a prefix that was just built.
+
+    Args:
+        what: one line that says so.
+        findings: all that they found.
+    """
+
+    def __init__(self, what: str, findings: tuple[Finding, ...]) -> None:
+        errors = [one for one in findings if one.severity == "error"]
+        super().__init__(what, mend="see docs/rules.md for each code", detail=text(errors))
+        self.findings = findings
 
 
 class _Result(msgspec.Struct, frozen=True):
-    """What the process leaves behind: one of the two."""
+    """What the process leaves behind: one of the three."""
 
     built: Built | None = None
+    refused: tuple[Finding, ...] | None = None
     error: dict[str, str | None] | None = None
 
 
@@ -114,14 +139,23 @@ def run(job: Job, work: Path, staging: Path | None) -> Built:
     told = msgspec.json.decode(result.read_bytes(), type=_Result)
     if told.error is not None:
         raise restored(told.error)
+    if told.refused is not None:
+        count = sum(one.severity == "error" for one in told.refused)
+        raise Refused(
+            f"{job.name} breaks the relocation rules: {count} error{'' if count == 1 else 's'}",
+            told.refused,
+        )
     assert told.built is not None
     return told.built
 
 
 def build(job: Job) -> Built:
-    """Install, then check: all by the final path.
+    """Install, hold it to the rules, then check what it can do: all by the final path.
+
+    Its code is not run before the rules have found every file to be the wheel's.
 
     Raises:
+        Refused: the rules found errors.
         EnvbuildError: a step failed; what was made stays for the caller to remove.
     """
     prefix, root = Path(job.prefix), Path(job.root)
@@ -130,10 +164,10 @@ def build(job: Job) -> Built:
         install.make_empty(prefix, job.interpreter, job.name, job.settings)
     with clock.step("install"):
         install.install(prefix, job.lock, Path(job.wheelhouse), job.settings)
-    values = install.marker_environment(prefix / "bin" / "python")
-    distributions = list(install.distributions(prefix, job.lock, values))
+    version = job.interpreter.version
+    wheels = contents.distributions(job.lock, version)
     with clock.step("projects"):
-        distributions += [
+        projects = [
             install.install_editable(
                 prefix,
                 Path(project.folder),
@@ -142,19 +176,59 @@ def build(job: Job) -> Built:
                 [Path(wheel) for wheel in project.wheels],
                 root,
                 job.settings,
+                version,
             )
             for project in job.projects
         ]
+    with clock.step("audit"):
+        subject = _subject(job, wheels, projects)
+        found = _audited(subject)
     done = checks.run(prefix, job.checks, job.name)
-    with clock.step("manifest"):
-        manifest_sha256 = manifest.digest(prefix)
+    with clock.step("checked again"):
+        if audit.state(job.prefix) != found.state:
+            found = _audited(subject)  # a check wrote into the prefix
     return Built(
-        distributions=tuple(sorted(distributions, key=lambda one: one.name)),
+        distributions=tuple(sorted([*wheels, *projects], key=lambda one: one.name)),
+        audit=receipt.Audit(
+            files=found.files,
+            size=found.size,
+            findings=found.findings,
+            notes=found.notes,
+            seconds=clock.seconds["audit"],
+        ),
         checks=done,
         seconds={**clock.seconds, "checks": done.seconds},
         look=receipt.look(prefix, Path(job.interpreter.path)),
-        manifest_sha256=manifest_sha256,
+        manifest_sha256=found.manifest_sha256,
+        written=found.written,
     )
+
+
+def _subject(
+    job: Job, wheels: Sequence[receipt.Distribution], projects: Sequence[receipt.Distribution]
+) -> Subject:
+    held = contents.contents(
+        wheels,
+        Path(job.wheelhouse),
+        minor=".".join(job.interpreter.version.split(".")[:2]),
+        own=frozenset(job.lock.built),
+    )
+    held = contents.with_projects(
+        held,
+        Path(job.prefix),
+        [
+            Distribution(str(canonicalize_name(one.name)), one.version, folder=one.editable)
+            for one in projects
+        ],
+    )
+    return msgspec.structs.replace(job.subject, contents=held)
+
+
+def _audited(subject: Subject) -> audit.Audit:
+    found = audit.audit(subject)
+    if failed(found.findings):
+        raise Refused("", found.findings)
+    return found
 
 
 class _Clock:
@@ -180,6 +254,8 @@ def main(described: Path, result: Path, parent: int) -> None:
         if job.staging is not None:
             _appear(Path(job.staging), Path(job.prefix))
         told = _Result(built=build(job))
+    except Refused as refused:
+        told = _Result(refused=refused.findings)
     except EnvbuildError as error:
         told = _Result(error=error.document())
     except OSError as error:

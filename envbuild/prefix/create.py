@@ -29,6 +29,7 @@ from envbuild.prefix import (
     locked,
     preflight,
     receipt,
+    subjects,
     transaction,
     usage,
 )
@@ -40,6 +41,9 @@ from envbuild.prefix.interpreter import Interpreter
 from envbuild.prefix.receipt import Receipt
 from envbuild.prefix.supply import Supply
 from envbuild.prefix.usage import Patience
+
+# why a prefix is not what it should be when a quick look is all that says so
+CHANGED = "the prefix was changed since it was checked"
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -169,7 +173,7 @@ def judge(
     if known.declared_sha256 != declared_sha256:
         return "its checks, projects, interpreter or site have changed"
     if known.look != receipt.look(prefix, Path(known.interpreter.path)):
-        return "the prefix was changed since it was checked"
+        return CHANGED
     return None
 
 
@@ -411,6 +415,16 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
         wheelhouse=str(supply.wheelhouse.path),
         projects=projects,
         checks=one.environment.checks,
+        subject=msgspec.structs.replace(
+            subjects.of(
+                layout,
+                one.name,
+                one.environment,
+                site_file=f"site {layout.name}",
+                base=subjects.base(layout, python, one.pin),
+            ),
+            unfinished=(),  # this very run
+        ),
         settings=Settings(
             link_mode=layout.site.link_mode,
             work="",
@@ -432,12 +446,14 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
             interpreter=python,
             distributions=built.distributions,
             host=preflight.host(),
+            audit=built.audit,
             checks=built.checks,
             seconds=built.seconds,
             tools={"envbuild": __version__, "uv": uvtool.resolver().removeprefix("uv ")},
             created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
             mode=mode,
             manifest_sha256=built.manifest_sha256,
+            written=built.written,
             notes=(*notes, *passed_over),
             look=built.look,
         )

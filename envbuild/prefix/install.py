@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.parser
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -17,9 +17,10 @@ from envbuild import process, uvtool
 from envbuild.catalog.environment import Editable
 from envbuild.errors import CheckFailedError, PreflightError, StepError
 from envbuild.lock import lockfile
-from envbuild.lock.lockfile import Lock, LockedPackage
+from envbuild.lock.lockfile import Lock
 from envbuild.prefix.interpreter import Interpreter
 from envbuild.prefix.receipt import Distribution
+from envbuild.relocation import installed
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -175,6 +176,7 @@ def install_editable(
     build_wheels: Sequence[Path],
     root: Path,
     settings: Settings,
+    python: str,
 ) -> Distribution:
     """Install a project in editable form and hold it to the lock and to the root.
 
@@ -186,6 +188,7 @@ def install_editable(
         build_wheels: the wheels of its build requirements, already verified.
         root: the folder that nothing may point out of.
         settings: how.
+        python: the interpreter's version.
 
     Raises:
         StepError: its build failed.
@@ -211,7 +214,12 @@ def install_editable(
     project_name, version = str(metadata["Name"]), str(metadata["Version"])
     _check_alone(project_name, lock, prefix)
     _check_requires(
-        project_name, metadata.get_all("Requires-Dist", []), editable.extras, lock, prefix
+        project_name,
+        metadata.get_all("Requires-Dist", []),
+        editable.extras,
+        lock,
+        prefix,
+        python,
     )
     _check_inside(info, project_name, root)
     return Distribution(project_name, version, editable=str(folder))
@@ -256,13 +264,18 @@ def _dist_infos(prefix: Path) -> Iterator[Path]:
 
 
 def _check_requires(
-    project: str, requires: Sequence[str], extras: Sequence[str], lock: Lock, prefix: Path
+    project: str,
+    requires: Sequence[str],
+    extras: Sequence[str],
+    lock: Lock,
+    prefix: Path,
+    python: str,
 ) -> None:
     """Hold the lock to what a project requires with the extras that are asked for."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    environment = marker_environment(prefix / "bin" / "python")
+    environment = installed.marker_environment(python)
     versions = {package.name: package.version for package in lock.packages}
     missing = []
     for text in requires:
@@ -302,68 +315,3 @@ def _check_inside(info: Path, project: str, root: Path) -> None:
                     expected=f"folders in {root}",
                     found=entry,
                 )
-
-
-def marker_environment(python: Path) -> dict[str, str]:
-    """Return the values that markers are evaluated with (PEP 508), as an interpreter has them.
-
-    Raises:
-        StepError: it does not run.
-    """
-    code = (
-        "import json, os, platform, sys; print(json.dumps({"
-        "'implementation_name': sys.implementation.name,"
-        "'implementation_version': platform.python_version(),"
-        "'os_name': os.name, 'platform_machine': platform.machine(),"
-        "'platform_release': platform.release(), 'platform_system': platform.system(),"
-        "'platform_version': platform.version(),"
-        "'python_full_version': platform.python_version(),"
-        "'platform_python_implementation': platform.python_implementation(),"
-        "'python_version': '.'.join(platform.python_version_tuple()[:2]),"
-        "'sys_platform': sys.platform}))"
-    )
-    answer = process.run([python, "-I", "-c", code], doing=f"asking {python}", tied=True)
-    return msgspec.json.decode(answer.stdout, type=dict[str, str])
-
-
-def distributions(
-    prefix: Path, lock: Lock, environment: Mapping[str, str]
-) -> tuple[Distribution, ...]:
-    """Compare what is installed with the lock, and list it with the wheels it came from.
-
-    Args:
-        prefix: the environment.
-        lock: what must be installed.
-        environment: the interpreter's `marker_environment`.
-
-    Raises:
-        CheckFailedError: something is missing or was added.
-    """
-    from packaging.markers import Marker
-    from packaging.utils import canonicalize_name, canonicalize_version
-
-    expected: dict[tuple[str, str], LockedPackage] = {}
-    for package in lock.installable():
-        if package.marker is None or Marker(package.marker).evaluate(dict(environment)):
-            key = (package.name, canonicalize_version(package.version))
-            expected[key] = package
-    found = set()
-    for info in _dist_infos(prefix):
-        name, _, version = info.name.removesuffix(".dist-info").rpartition("-")
-        found.add((str(canonicalize_name(name)), canonicalize_version(version.replace("_", "+"))))
-    if found != set(expected):
-        raise CheckFailedError(
-            f"what is installed is not what the lock of {lock.environment} says",
-            where=prefix,
-            expected=_listed(set(expected) - found) or "nothing more",
-            found=_listed(found - set(expected)) or "nothing besides",
-            mend="create it again; if it happens again, its installer is at fault",
-        )
-    return tuple(
-        Distribution(one.name, one.version, one.artifact.file, one.artifact.sha256)
-        for _, one in sorted(expected.items())
-    )
-
-
-def _listed(items: set[tuple[str, str]]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in sorted(items))

@@ -14,12 +14,13 @@ from pathlib import Path
 import msgspec
 
 from envbuild import durable
+from envbuild.findings import Finding
 from envbuild.prefix.aside import Mode
 from envbuild.prefix.interpreter import Interpreter
 
-SCHEMA = 1
+SCHEMA = 2
 # The type of the statement's predicate: a receipt of a prefix, as docs/receipts.md describes it
-PREDICATE = "urn:envbuild:prefix-receipt:1"
+PREDICATE = "urn:envbuild:prefix-receipt:2"
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,6 +61,24 @@ class Checks(_Record, frozen=True):
     seconds: float
 
 
+class Audit(_Record, frozen=True):
+    """What the relocation rules said of the new prefix.
+
+    Attributes:
+        files: how many files, folders and links were looked at.
+        size: of the files, in bytes.
+        findings: warnings; an error would have kept the prefix from its place.
+        notes: what a person should know besides.
+        seconds: how long it took.
+    """
+
+    files: int
+    size: int
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    seconds: float
+
+
 class Receipt(_Record, frozen=True):
     """Everything that is known of a prefix.
 
@@ -75,12 +94,15 @@ class Receipt(_Record, frozen=True):
         interpreter: what it stands on.
         distributions: what is installed, sorted by name.
         host: where it was built.
+        audit: what the relocation rules said.
         checks: what was checked.
         seconds: what each step took, in seconds.
         tools: programs and their versions.
         created: when, in UTC.
         mode: how it got to its path; see `aside.Mode`.
-        manifest_sha256: what the prefix holds; see `manifest.digest`.
+        manifest_sha256: what the prefix holds; see `relocation.audit.manifest`.
+        written: files and links that come from no wheel as they are, with the SHA-256 of their
+            contents or targets: what installers wrote.
         notes: what a person was told: fall-backs, things passed over.
         look: times and identities of the prefix's folders, for a quick look later.
     """
@@ -95,12 +117,14 @@ class Receipt(_Record, frozen=True):
     interpreter: Interpreter
     distributions: tuple[Distribution, ...]
     host: Host
+    audit: Audit
     checks: Checks
     seconds: dict[str, float]
     tools: dict[str, str]
     created: str
     mode: Mode
     manifest_sha256: str
+    written: dict[str, str]
     notes: tuple[str, ...]
     look: dict[str, tuple[int, int, int]]
     schema: int = SCHEMA

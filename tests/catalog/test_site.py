@@ -7,6 +7,7 @@ import pytest
 from envbuild.catalog import facts
 from envbuild.catalog.project import Project
 from envbuild.errors import InputError
+from envbuild.findings import Ignored
 from tests import projects
 
 SITE = """\
@@ -207,6 +208,48 @@ def test_a_site_may_be_a_file_anywhere(tmp_path: Path) -> None:
             "glibc: not a version\n  expected: 2.N\n  found: 'RHEL 8'",
         ),
         (
+            "summary",
+            'glibcxx = "GLIBCXX_3.4.25"\nsummary',
+            "glibcxx: not a version\n  expected: 3.4.N\n  found: 'GLIBCXX_3.4.25'",
+        ),
+        (
+            "summary",
+            'cxxabi = "1.3."\nsummary',
+            "cxxabi: not a version\n  expected: 1.3.N\n  found: '1.3.'",
+        ),
+        (
+            "summary",
+            'system-libraries = ["libGL.so.1", "/usr/lib64/libEGL.so.1"]\nsummary',
+            "system-libraries[1]: not a library's name\n  expected: a soname, such as libGL.so.1\n"
+            "  found: '/usr/lib64/libEGL.so.1'",
+        ),
+        (
+            "summary",
+            'system-paths = ["/usr", "/opt/{env}"]\nsummary',
+            "system-paths[1]: unknown placeholder {env}\n  expected: {user}",
+        ),
+        (
+            "[environments]",
+            '[[ignore]]\ncode = "E"\nreason = "all"\n[environments]',
+            "ignore[0].code: not a rule's code\n"
+            "  expected: a letter and three digits, such as E002\n  found: 'E'",
+        ),
+        (
+            "[environments]",
+            '[[ignore]]\ncode = "E002"\nreason = " "\n[environments]',
+            "ignore[0].reason: says nothing\n  expected: why the findings may stand\n  found: ' '",
+        ),
+        (
+            "[environments]",
+            '[[ignore]]\ncode = "E002"\n[environments]',
+            "ignore[0].reason: missing key",
+        ),
+        (
+            "[environments]",
+            '[[ignore]]\ncode = "E002"\nreason = "x"\npath = "y"\n[environments]',
+            "ignore[0].path: unknown key\n  expected: one of code, reason, where",
+        ),
+        (
             "[environments]",
             '[[facts]]\nkeys = ["rooot"]\nsource = "me"\n[environments]',
             "facts[0].keys: rooot is no setting of a site",
@@ -218,6 +261,28 @@ def test_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) ->
         project(tmp_path, far=SITE.replace(old, new, 1)).layout("far", user="ada")
     where = str(caught.value).replace(f"{tmp_path}/", "")
     assert where == f"sites/far.toml: {message}"
+
+
+def test_what_the_nodes_have_and_what_is_ignored(tmp_path: Path) -> None:
+    more = """
+glibcxx = "3.4.25"
+cxxabi = "1.3"
+system-libraries = ["libGL.so.1"]
+
+[[ignore]]
+code = "E002"
+reason = "the vendor's RUNPATH"
+where = "*/nvshmem/*"
+"""
+    far = SITE.split("\n[", maxsplit=1)[0] + more
+    layout = project(tmp_path, far=far, near=SITE).layout("far", user="ada")
+    site = layout.site
+    assert (site.glibcxx, site.cxxabi) == ("3.4.25", "1.3")
+    assert site.system_libraries == ("libGL.so.1",)
+    assert site.system_paths == ("/usr", "/bin", "/lib", "/lib64", "/opt")
+    assert site.ignore == (Ignored("E002", "the vendor's RUNPATH", "*/nvshmem/*"),)
+    shown = {setting.key: setting.value for setting in facts.settings(layout)}
+    assert shown["ignore"] == ("code = E002\nreason = the vendor's RUNPATH\nwhere = */nvshmem/*")
 
 
 def test_an_unknown_site_names_the_nearest(tmp_path: Path) -> None:

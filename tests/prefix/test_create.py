@@ -15,7 +15,7 @@ import pytest
 
 from envbuild.catalog.project import Project
 from envbuild.lock import interpreters as pins
-from envbuild.prefix import manifest
+from tests import manifest
 from tests import backend, interpreters, projects, wheels
 from tests.conftest import Envbuild
 from tests.servers import Fault, SimpleIndex

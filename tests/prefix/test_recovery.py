@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.catalog.project import Project
-from envbuild.prefix import manifest
+from tests import manifest
 from envbuild.prefix.transaction import STEPS
 from tests import projects, wheels
 from tests.conftest import Envbuild

@@ -1,0 +1,418 @@
+"""Verifying prefixes: quickly against their receipts, or in full against the verified wheels."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from envbuild.artifacts import Artifact
+from envbuild.artifacts.store import Wheelhouse
+from envbuild.catalog.environment import Environment
+from envbuild.catalog.project import Project
+from envbuild.catalog.site import Layout
+from envbuild.digest import sha256_bytes
+from envbuild.errors import InputError, PreflightError
+from envbuild.findings import Finding, failed
+from envbuild.lock import drift, interpreters, lockfile
+from envbuild.lock.interpreters import Pin
+from envbuild.lock.lockfile import Lock
+from envbuild.prefix import contents, create, receipt, subjects
+from envbuild.prefix.receipt import Receipt
+from envbuild.relocation import audit
+from envbuild.relocation import running as rules
+from envbuild.relocation.subject import Contents, Distribution, Subject
+
+
+class Verified(msgspec.Struct, frozen=True):
+    """What is known of a prefix now.
+
+    Attributes:
+        name: the environment; None for a prefix that the site does not register.
+        prefix: its path.
+        full: whether every file was read.
+        findings: what is not as it should be.
+        notes: what a person should know besides.
+        files: how many files, folders and links were looked at; 0 for a quick look.
+        size: of the files that were read, in bytes.
+        seconds: how long it took.
+    """
+
+    name: str | None
+    prefix: str
+    full: bool
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+    files: int = 0
+    size: int = 0
+    seconds: float = 0.0
+
+
+class _Known(msgspec.Struct, frozen=True):
+    """What is known of an environment before its prefix is looked at."""
+
+    name: str
+    environment: Environment
+    lock: Lock | None
+    pin: Pin | None
+    receipt: Receipt | None
+
+
+def registered(
+    project: Project,
+    layout: Layout,
+    name: str,
+    *,
+    full: bool,
+    wheelhouse: Path,
+    path: Path | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Verified:
+    """Verify an environment's prefix at a site.
+
+    Args:
+        project: the project.
+        layout: the site.
+        name: the environment.
+        full: read every file and hold it to the wheel that it came from.
+        wheelhouse: the folder of wheels, for a full verification.
+        path: another path to look at in place of the registered one.
+        advance: is called with the number of files just looked at.
+
+    Raises:
+        InputError: the site does not build the environment, or a file of the project is wrong.
+        PreflightError: there is no prefix; or wheels are missing for a full verification.
+        OSError: a file cannot be read.
+        StepError: a process of it died.
+    """
+    begun = time.monotonic()
+    known = _known(project, layout, name)
+    prefix = layout.prefix(name) if path is None else path
+    if not prefix.is_dir():
+        raise PreflightError(
+            f"{name} is not built here",
+            where=prefix,
+            expected="a prefix",
+            found="nothing" if not prefix.exists() else "no folder",
+            mend=f"run `envbuild create {name} --site {layout.name}`"
+            + (f" --root {layout.root}" if layout.rehearsal else ""),
+        )
+    python = None
+    if known.receipt is not None and known.pin is not None:
+        python = subjects.base(layout, known.receipt.interpreter, known.pin)
+    subject = subjects.of(
+        layout,
+        name,
+        known.environment,
+        site_file=str(project.site_files.get(layout.name, f"site {layout.name}")),
+        base=python,
+    )
+    subject = msgspec.structs.replace(subject, prefix=str(prefix))
+    held = _contents(known, layout, wheelhouse if full else None)
+    subject = msgspec.structs.replace(subject, contents=held)
+    findings = list(_receipted(layout, known, full=full))
+    if not full:
+        findings += audit.quick(subject)
+        return Verified(
+            name,
+            str(prefix),
+            full=False,
+            findings=_sorted(findings),
+            seconds=round(time.monotonic() - begun, 3),
+        )
+    found = audit.audit(subject, advance=advance)
+    findings += found.findings
+    if known.receipt is not None and found.manifest_sha256 != known.receipt.manifest_sha256:
+        findings += _unexplained(subject, known.receipt, found, findings)
+    return Verified(
+        name,
+        str(prefix),
+        full=True,
+        findings=_sorted(findings),
+        notes=found.notes,
+        files=found.files,
+        size=found.size,
+        seconds=round(time.monotonic() - begun, 3),
+    )
+
+
+def stranger(
+    prefix: Path,
+    layout: Layout | None,
+    *,
+    full: bool,
+    advance: Callable[[int], None] = lambda _: None,
+) -> Verified:
+    """Verify a prefix that envbuild did not make: a virtual environment, or conda's.
+
+    Args:
+        prefix: its path, absolute.
+        layout: the site whose limits count; this machine's own without one.
+        full: read every file.
+        advance: is called with the number of files just looked at.
+
+    Raises:
+        InputError: there is no prefix.
+        OSError: a file cannot be read.
+        StepError: a process of it died.
+    """
+    begun = time.monotonic()
+    if not (prefix / "bin").is_dir() or not (
+        (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
+    ):
+        raise InputError(
+            "not a prefix",
+            where=prefix,
+            expected="a virtual environment (pyvenv.cfg and bin/) or a conda one (conda-meta/)",
+            found="no such folder" if not prefix.is_dir() else "a folder with neither",
+            mend="name the folder that holds bin/python",
+        )
+    subject = subjects.stranger(prefix, layout)
+    if not full:
+        findings = _sorted(list(audit.quick(subject)))
+        return Verified(
+            None,
+            str(prefix),
+            full=False,
+            findings=findings,
+            seconds=round(time.monotonic() - begun, 3),
+        )
+    found = audit.audit(subject, advance=advance)
+    return Verified(
+        None,
+        str(prefix),
+        full=True,
+        findings=found.findings,
+        notes=found.notes,
+        files=found.files,
+        size=found.size,
+        seconds=round(time.monotonic() - begun, 3),
+    )
+
+
+def environment_at(layout: Layout, prefix: Path) -> str | None:
+    """Return the environment whose registered prefix a folder is, under this or another name."""
+    for name in layout.folders:
+        place = layout.prefix(name)
+        try:
+            if place == prefix or place.samefile(prefix):
+                return name
+        except OSError:
+            continue
+    return None
+
+
+def _known(project: Project, layout: Layout, name: str) -> _Known:
+    layout.prefix(name)  # refuses what the site does not build
+    environment = project.environment(name)
+    locks, _ = drift.check(project, [name])
+    pins = interpreters.read(project.interpreters_file)
+    return _Known(
+        name=name,
+        environment=environment,
+        lock=locks.get(name),
+        pin=pins.get(environment.python),
+        receipt=receipt.read(layout.bookkeeping, name),
+    )
+
+
+def _contents(known: _Known, layout: Layout, wheelhouse: Path | None) -> Contents | None:
+    """Return what the prefix must hold: by its receipt, since the lock may have moved on.
+
+    Of two receipts with the same lock one may have been tampered with, so that the lock itself is
+    asked where it is the one that the receipt names.
+    """
+    made = known.receipt
+    if made is None:
+        return None
+    editable = tuple(
+        Distribution(one.name, one.version, folder=one.editable)
+        for one in made.distributions
+        if one.editable is not None
+    )
+    wheels = tuple(one for one in made.distributions if one.editable is None)
+    if known.lock is not None and made.lock_sha256 == _sha256(known.lock):
+        wheels = contents.distributions(known.lock, made.interpreter.version)
+    if wheelhouse is None:
+        plain = (Distribution(one.name, one.version, one.file) for one in wheels)
+        return Contents((*plain, *editable), {}, {}, made.written)
+    _fetched(known.name, layout, wheels, wheelhouse)
+    held = contents.contents(
+        wheels,
+        wheelhouse,
+        minor=".".join(made.interpreter.version.split(".")[:2]),
+        own=frozenset(known.lock.built) if known.lock is not None else frozenset(),
+    )
+    return msgspec.structs.replace(
+        held, distributions=(*held.distributions, *editable), written=made.written
+    )
+
+
+def _fetched(
+    name: str, layout: Layout, wheels: tuple[receipt.Distribution, ...], folder: Path
+) -> None:
+    """See that the wheels are there, and are those that the prefix came from."""
+    artifacts = [
+        Artifact(file=one.file, size=0, sha256=one.sha256, project=one.name)
+        for one in wheels
+        if one.file is not None and one.sha256 is not None
+    ]
+    try:
+        Wheelhouse(folder).fetch(artifacts, None)
+    except PreflightError as error:
+        raise PreflightError(
+            f"{name} cannot be verified in full: {error.what}",
+            where=error.where,
+            expected=error.expected,
+            found=error.found,
+            mend=f"run `envbuild fetch {name} --wheelhouse {folder}`, or verify without --full",
+        ) from error
+
+
+def _sha256(lock: Lock) -> str:
+    return sha256_bytes(lockfile.serialize(lock))
+
+
+def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding]:
+    """P005: the receipt speaks of this prefix, of the lock and of the files as they are."""
+    name = known.name
+    prefix = layout.prefix(name)
+    again = f"run `envbuild create {name} --site {layout.name}`" + (
+        f" --root {layout.root}" if layout.rehearsal else ""
+    )
+    file = str(receipt.path(layout.bookkeeping, name))
+    if known.receipt is None:
+        said = "there is none" if not Path(file).exists() else "one that cannot be read"
+        yield Finding(
+            "P005",
+            "error",
+            str(prefix),
+            "no receipt says what it was built from",
+            expected=file,
+            found=said,
+            mend=again,
+        )
+        return
+    if known.lock is None or known.pin is None:
+        yield Finding(
+            "P005",
+            "error",
+            str(prefix),
+            "there is no lock to compare it with",
+            expected=f"locks/pylock.{name}.toml and the pin of its interpreter",
+            mend=f"run `envbuild lock {name}`",
+        )
+        return
+    why = create.judge(
+        known.receipt,
+        prefix,
+        lock_sha256=_sha256(known.lock),
+        declared_sha256=create.declared_sha256(known.environment, layout, known.pin),
+    )
+    if why is None or (full and why == create.CHANGED):
+        return  # a full verification says what was changed, if anything was
+    yield Finding(
+        "P005",
+        "error",
+        str(prefix),
+        why,
+        expected="as its receipt says",
+        found=f"a receipt of {known.receipt.created}",
+        mend=again if why != create.CHANGED else "see what was changed: add --full",
+    )
+
+
+def _unexplained(
+    subject: Subject, made: Receipt, found: audit.Audit, findings: list[Finding]
+) -> Iterator[Finding]:
+    """P005 where the manifest is another and no rule has said why."""
+    if failed(one for one in findings if one.code in ("M002", "P002", "P005")):
+        return
+    yield Finding(
+        "P005",
+        "error",
+        subject.prefix,
+        "files were added, removed or given other modes since it was created",
+        expected=f"the manifest {made.manifest_sha256}",
+        found=found.manifest_sha256,
+        mend=f"run `envbuild create {made.environment} --rebuild`",
+    )
+
+
+def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda one: (one.code, one.where, one.message)))
+
+
+def running(
+    project: Project | None, layout: Layout | None, scripts: Sequence[Path], process: int | None
+) -> Iterator[Finding]:
+    """R001 to R004: a site's credentials, job scripts, and the environment of a process.
+
+    Args:
+        project: the project, in which no credential may lie.
+        layout: the site; without one, only what holds everywhere is checked.
+        scripts: job scripts.
+        process: a process's number.
+
+    Raises:
+        InputError: a script cannot be read, or there is no such process.
+    """
+    allowed = _allowed(layout) if layout is not None else []
+    prefixes = [layout.prefix(name) for name in sorted(layout.folders)] if layout else []
+    personal = layout.site.personal if layout is not None else None
+    secrets: dict[str, str] = {}
+    if project is not None and layout is not None and personal is not None:
+        folder = layout.path(personal.folder)
+        yield from rules.credentials(
+            folder,
+            Path(personal.env_file),
+            mode=int(personal.mode, 8),
+            owner=os.geteuid(),
+            repository=project.folder,
+        )
+        file = folder / personal.env_file
+        secrets = rules.read_secrets(file) if file.exists() else {}
+        yield from rules.leaks(secrets, [*_configuration(project, layout), *scripts])
+    for path in scripts:
+        try:
+            text = path.read_text(errors="replace")
+        except OSError as error:
+            raise InputError(f"script cannot be read: {error.strerror}", where=path) from error
+        yield from rules.script(text, where=str(path), prefixes=prefixes, allowed=allowed)
+    if process is not None:
+        where = f"/proc/{process}"
+        try:
+            variables = _strings(Path(where, "environ"))
+            arguments = _strings(Path(where, "cmdline"))
+        except OSError as error:
+            raise InputError(
+                f"process {process} cannot be looked at: {error.strerror}",
+                where=where,
+                mend="name a process of your own that is running",
+            ) from error
+        pairs = (text.partition("=") for text in variables)
+        environment = {name: value for name, equals, value in pairs if equals}
+        yield from rules.environment(environment, allowed=allowed, where=where)
+        yield from rules.arguments(secrets, arguments, where)
+
+
+def _strings(path: Path) -> list[str]:
+    return [os.fsdecode(text) for text in path.read_bytes().split(b"\0") if text]
+
+
+def _allowed(layout: Layout) -> list[Path]:
+    """Return the folders that caches and temporary files may lie in; all where none is declared."""
+    if not layout.site.temporary:
+        return []
+    own = [layout.site.uv_cache] if layout.site.uv_cache is not None else []
+    return [layout.path(text) for text in (*layout.site.temporary, *own)]
+
+
+def _configuration(project: Project, layout: Layout) -> Iterator[Path]:
+    """Yield the files in which a credential has no business: the project's own, and receipts."""
+    for folder in ("envs", "sites", "locks"):
+        yield from sorted((project.folder / folder).glob("*.toml"))
+    yield from sorted((layout.bookkeeping / "receipts").glob("**/*.json"))

@@ -1,0 +1,295 @@
+"""Auditing a prefix: every rule for what lies in it, in one pass that reads each file once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from envbuild import forked
+from envbuild.findings import Finding
+from envbuild.relocation import installed, interpreter, place
+from envbuild.relocation.compiled import Code
+from envbuild.relocation.installed import Metadata
+from envbuild.relocation.look import Looker, Seen
+from envbuild.relocation.subject import Contents, Subject
+
+_BATCH = 48
+# Findings alike that are listed one by one; of the others their number is told
+_LISTED = 10
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What an audit found.
+
+    Attributes:
+        findings: what is not as it should be, sorted by code and place.
+        notes: what a person should know besides: lines of ``.pth`` files that are run.
+        manifest_sha256: the digest of the prefix's manifest.
+        files: how many files, folders and links were looked at.
+        size: of the files, in bytes.
+        written: relative path to SHA-256 of the files and links that no wheel holds.
+        state: what the prefix was like; see `state`.
+    """
+
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+    manifest_sha256: str
+    files: int
+    size: int
+    written: dict[str, str]
+    state: str
+
+
+def quick(subject: Subject) -> Iterator[Finding]:
+    """Check what needs no reading of files: P001, P002 of the folders, P004, I001 to I004, M001."""
+    prefix = Path(subject.prefix)
+    yield from place.standing(subject)
+    yield from place.ownership(subject)
+    yield from place.unfinished(subject)
+    yield from interpreter.check(subject)
+    packages = installed.packages_folder(prefix)
+    folders = prefix.glob(f"{packages}/*.dist-info") if packages else ()
+    yield from installed.locked(
+        [one for one in map(_by_name, sorted(folders)) if one is not None],
+        subject.contents,
+        subject.prefix,
+    )
+
+
+def _by_name(folder: Path) -> Metadata | None:
+    """Tell name and version by the name of a ``.dist-info`` folder."""
+    name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
+    header = f"Name: {name}\nVersion: {version.replace('_', '+')}\n\n"
+    place = f"{folder.parent.name}/{folder.name}"
+    return installed.metadata(place, header.encode(), None)
+
+
+def audit(
+    subject: Subject, *, jobs: int | None = None, advance: Callable[[int], None] = lambda _: None
+) -> Audit:
+    """Check every rule for a prefix and what is in it.
+
+    Args:
+        subject: the prefix, and what it is held to.
+        jobs: how many processes; the cores granted if not given.
+        advance: is called with the number of files just looked at.
+
+    Raises:
+        OSError: a file cannot be read.
+        StepError: a process died.
+    """
+    prefix = Path(subject.prefix)
+    contents = subject.contents
+    listed = contents if contents is not None else installed.recorded(prefix)
+    expected = listed.files
+    looker = Looker(
+        subject,
+        expected,
+        listed.scripts,
+        owner=prefix.stat().st_uid,
+        own=_own(listed),
+    )
+    paths = list(walk(subject.prefix))
+    # the largest first, as far as wheels say, so that none is begun when all else is done
+    paths.sort(key=lambda path: -(_size(listed, path)))
+    seen: list[Seen] = []
+    with forked.over(
+        looker.look, paths, doing="reading the prefix", jobs=jobs, batch=_BATCH
+    ) as all:
+        for some in all:
+            seen += some
+            advance(len(some))
+    seen.sort(key=lambda one: one.path)
+    return _judge(subject, listed, seen)
+
+
+def _size(listed: Contents, path: str) -> int:
+    expected = listed.files.get(path)
+    return 0 if expected is None or expected.size is None else expected.size
+
+
+def _own(listed: Contents) -> frozenset[str]:
+    """Return the files of distributions that were built here."""
+    origins = {one.origin for one in listed.distributions if one.own}
+    if not origins:
+        return frozenset()
+    return frozenset(path for path, one in listed.files.items() if one.origin in origins)
+
+
+def walk(prefix: str) -> Iterator[str]:
+    """Yield the relative paths of all folders, files and links, without following links."""
+    todo = [""]
+    while todo:
+        folder = todo.pop()
+        with os.scandir(f"{prefix}/{folder}") as entries:
+            for entry in entries:
+                path = f"{folder}{entry.name}"
+                yield path
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(f"{path}/")
+
+
+def state(prefix: str) -> str:
+    """Return a digest of what a prefix is like without reading it: names, modes, sizes, times.
+
+    Byte code and folders are left out: Python writes it whenever it finds none.
+
+    Args:
+        prefix: its path.
+    """
+    seen = []
+    for path in walk(prefix):
+        status = os.lstat(f"{prefix}/{path}")
+        times = (status.st_mtime_ns, status.st_ctime_ns)
+        seen.append((path, status.st_mode, status.st_size, times))
+    return _state(seen)
+
+
+def _state(seen: Iterable[tuple[str, int, int, tuple[int, int]]]) -> str:
+    digest = hashlib.sha256()
+    for path, mode, size, changed in sorted(seen):
+        if not stat.S_ISDIR(mode) and "__pycache__/" not in path:
+            digest.update(f"{path!a} {mode} {size} {changed}\n".encode())
+    return digest.hexdigest()
+
+
+def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
+    prefix = Path(subject.prefix)
+    findings: list[Finding] = []
+    findings += place.standing(subject)
+    findings += place.ownership(subject)
+    findings += place.unfinished(subject)
+    findings += interpreter.check(subject)
+    for one in seen:
+        findings += one.findings
+    files = [one.path for one in seen if not stat.S_ISDIR(one.mode)]
+    distributions = list(_distributions(seen))
+    python = interpreter.find(prefix)
+    said = interpreter.configuration(prefix)
+    version = (
+        subject.base.version
+        if subject.base is not None
+        else (python and python.version) or said.get("version_info") or said.get("version")
+    )
+    findings += installed.locked(distributions, subject.contents, subject.prefix)
+    findings += installed.pointing(distributions, subject)
+    if version:
+        environment = installed.marker_environment(".".join(version.split(".")[:3]))
+        findings += installed.satisfied(distributions, subject, environment)
+    findings += installed.missing(files, subject, listed)
+    findings += installed.unlisted(files, subject, listed)
+    findings += _linked(subject, seen)
+    compiled = [one.compiled for one in seen if one.compiled is not None]
+    minor = python.minor if python is not None else None
+    findings += Code(subject, compiled, set(files), minor).check()
+    wheels = listed.files
+    return Audit(
+        findings=tuple(_gathered(subject.prefix, findings)),
+        notes=tuple(
+            f"{line.place} runs whenever Python starts: {_short(line.line)}"
+            for one in seen
+            for line in one.lines
+        ),
+        manifest_sha256=manifest(seen),
+        files=len(seen),
+        size=sum(one.size for one in seen if stat.S_ISREG(one.mode)),
+        written={
+            one.path: one.sha256
+            for one in seen
+            if one.sha256 is not None
+            and (one.path not in wheels or not wheels[one.path].digest or wheels[one.path].body)
+        },
+        state=_state((one.path, one.mode, one.size, one.changed) for one in seen),
+    )
+
+
+def _short(line: str) -> str:
+    return line if len(line) <= 70 else f"{line[:70]}..."
+
+
+def _distributions(seen: list[Seen]) -> Iterator[Metadata]:
+    addresses = {
+        one.path.rpartition("/")[0]: one.kept
+        for one in seen
+        if one.kept is not None and one.path.endswith("/direct_url.json")
+    }
+    for one in seen:
+        if one.kept is not None and one.path.endswith(".dist-info/METADATA"):
+            folder = one.path.rpartition("/")[0]
+            read = installed.metadata(folder, one.kept, addresses.get(folder))
+            if read is not None:
+                yield read
+
+
+def _linked(subject: Subject, seen: list[Seen]) -> Iterator[Finding]:
+    """M005: no file has a name outside the prefix too."""
+    if subject.links:
+        return
+    names: dict[tuple[int, int], list[str]] = defaultdict(list)
+    counts: dict[tuple[int, int], int] = {}
+    for one in seen:
+        if one.node is not None:
+            device, inode, number = one.node
+            names[device, inode].append(one.path)
+            counts[device, inode] = number
+    for node, paths in names.items():
+        if counts[node] > len(paths):
+            yield Finding(
+                "M005",
+                "error",
+                f"{subject.prefix}/{paths[0]}",
+                "is one file with another outside the prefix: who edits that, edits this",
+                expected=f"{len(paths)} name{'' if len(paths) == 1 else 's'}, in the prefix",
+                found=f"{counts[node]} names",
+                mend='create the prefix with link-mode = "copy"',
+            )
+
+
+def manifest(seen: list[Seen]) -> str:
+    """Return the digest of a prefix's manifest.
+
+    The manifest has a line for each file and link, sorted by path: the mode in octal (of a link
+    ``link``), the SHA-256 of the content (of a link its target), and the path relative to the
+    prefix, its bytes outside ASCII and its line ends escaped. Byte code is left out, since it
+    holds the times of its sources.
+
+    Args:
+        seen: what is in the prefix.
+
+    Returns:
+        64 hexadecimal digits.
+    """
+    digest = hashlib.sha256()
+    for one in sorted(seen, key=lambda one: one.path):
+        if one.sha256 is None or "__pycache__/" in one.path:
+            continue
+        kind = "link" if stat.S_ISLNK(one.mode) else f"{stat.S_IMODE(one.mode):04o}"
+        digest.update(f"{kind} {one.sha256} {one.path!a}\n".encode())
+    return digest.hexdigest()
+
+
+def _gathered(prefix: str, findings: list[Finding]) -> Iterator[Finding]:
+    """Sort findings; of many that are alike, list a few and tell the number of the others."""
+    alike: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
+    for one in findings:
+        alike[one.code, one.severity, one.message].append(one)
+    kept = []
+    for (code, _, message), some in alike.items():
+        some.sort(key=lambda one: one.where)
+        kept += some[:_LISTED]
+        more = len(some) - _LISTED
+        if more > 0:
+            said = f"{more} more like the {_LISTED} that are listed: {message}"
+            kept.append(
+                msgspec.structs.replace(
+                    some[0], where=prefix, message=said, expected=None, found=None
+                )
+            )
+        del code
+    yield from sorted(kept, key=lambda one: (one.code, one.where, one.message))

@@ -1,0 +1,331 @@
+"""Looking at one file of a prefix, once: what it is decides which rules look at its content."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from envbuild.findings import Finding
+from envbuild.relocation import elf, fatbin, installed, place, scripts, text
+from envbuild.relocation.elf import Elf
+from envbuild.relocation.fatbin import DeviceCode
+from envbuild.relocation.subject import EntryPoint, Expected, Subject
+from envbuild.relocation.text import PathLine, Place
+
+# Larger files are hashed piece by piece; what is read of them besides are their tables
+_WHOLE = 4 << 20
+_CHUNK = 1 << 18
+
+_PACKAGES = re.compile(r"lib/python3\.\d+t?/site-packages")
+_MEND = "run `envbuild create --rebuild`: it builds the prefix anew"
+
+
+class Compiled(msgspec.Struct, frozen=True):
+    """A file of compiled code.
+
+    Attributes:
+        path: relative to the prefix.
+        elf: its tables; None where they cannot be read.
+        fault: why they cannot be.
+        published: whether it stands so in a published wheel.
+        own: whether its code was built here.
+        module: whether it is an extension module, which Python loads by import.
+        device: device code in it; looked for in own files only.
+    """
+
+    path: str
+    elf: Elf | None
+    fault: str | None
+    published: bool
+    own: bool
+    module: bool
+    device: tuple[DeviceCode, ...] = ()
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What was seen of a file, folder or link.
+
+    Attributes:
+        path: relative to the prefix.
+        mode: of the file, with its type.
+        size: in bytes.
+        changed: the times of its last changes of content and of anything, in nanoseconds.
+        sha256: of its content, or of a link's target; None for folders and byte code.
+        node: device and inode of a file that has further names, with their number.
+        findings: what is not as it should be.
+        lines: of ``.pth`` files, those that are run.
+        kept: its content, where other rules need it.
+        compiled: what it is if it is compiled code.
+    """
+
+    path: str
+    mode: int
+    size: int
+    changed: tuple[int, int]
+    sha256: str | None = None
+    node: tuple[int, int, int] | None = None
+    findings: tuple[Finding, ...] = ()
+    lines: tuple[PathLine, ...] = ()
+    kept: bytes | None = None
+    compiled: Compiled | None = None
+
+
+class Looker:
+    """Looks at the files of a prefix.
+
+    Args:
+        subject: what the prefix is held to.
+        files: what files must be, by their relative paths.
+        points: the entry points of scripts, by their relative paths.
+        owner: whose the prefix is.
+        own: names of distributions' folders and files of own builds, relative to the prefix.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        files: dict[str, Expected],
+        points: dict[str, EntryPoint],
+        *,
+        owner: int,
+        own: frozenset[str] = frozenset(),
+    ) -> None:
+        self._subject = subject
+        self._files = files
+        self._points = points
+        self._owner = owner
+        self._own = own
+        self._written = {}
+        if subject.contents is not None and subject.contents.written is not None:
+            self._written = subject.contents.written
+        self._foreign = text.foreign(subject)
+
+    def look(self, path: str) -> Seen:
+        """Look at a file, folder or link.
+
+        Args:
+            path: relative to the prefix.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        where = f"{self._subject.prefix}/{path}"
+        status = os.lstat(where)
+        changed = (status.st_mtime_ns, status.st_ctime_ns)
+        if stat.S_ISLNK(status.st_mode):
+            target = hashlib.sha256(os.fsencode(Path(where).readlink())).hexdigest()
+            return Seen(path, status.st_mode, status.st_size, changed, target)
+        script = path.startswith("bin/") and "/" not in path[4:]
+        folder = stat.S_ISDIR(status.st_mode)
+        if not folder and not stat.S_ISREG(status.st_mode):
+            return Seen(
+                path,
+                status.st_mode,
+                status.st_size,
+                changed,
+                findings=(self._strange(where, status),),
+            )
+        program = script and not text.is_activation(Place("", path)) and not path.endswith(".bat")
+        modes = place.mode(where, status, self._subject, owner=self._owner, script=program)
+        if folder:
+            return Seen(path, status.st_mode, 0, changed, findings=tuple(modes))
+        return self._file(path, status, list(modes))
+
+    def _file(self, path: str, status: os.stat_result, findings: list[Finding]) -> Seen:
+        subject = self._subject
+        at = Place(subject.prefix, path)
+        expected = self._files.get(path)
+        byte_code = path.endswith(".pyc")
+        algorithm = "sha256" if expected is None else expected.algorithm
+        descriptor = os.open(str(at), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            small = status.st_size <= _WHOLE
+            data = _whole(descriptor, status.st_size) if small else os.pread(descriptor, 64, 0)
+            sums = {}
+            for name in {algorithm, "sha256"} if not byte_code or expected else set():
+                sums[name] = (
+                    hashlib.new(name, data).hexdigest() if small else _digest(descriptor, name)
+                )
+            same = self._as_expected(at, expected, sums, data, findings)
+            published = same and not self._is_own(path)
+            found = Seen(
+                path,
+                status.st_mode,
+                status.st_size,
+                (status.st_mtime_ns, status.st_ctime_ns),
+                None if byte_code else sums["sha256"],
+                (status.st_dev, status.st_ino, status.st_nlink) if status.st_nlink > 1 else None,
+            )
+            compiled = None
+            if elf.is_elf(data):
+                compiled = self._compiled(at, descriptor, data if small else None, published)
+        finally:
+            os.close(descriptor)
+        lines: list[PathLine] = []
+        if small:
+            for one in self._text(at, data, published=published, listed=expected is not None):
+                if isinstance(one, Finding):
+                    findings.append(one)
+                else:
+                    lines.append(one)
+        return msgspec.structs.replace(
+            found,
+            findings=tuple(findings),
+            lines=tuple(lines),
+            kept=_kept(path, data),
+            compiled=compiled,
+        )
+
+    def _as_expected(
+        self,
+        at: Place,
+        expected: Expected | None,
+        sums: dict[str, str],
+        data: bytes,
+        findings: list[Finding],
+    ) -> bool:
+        """M002 for one file: hold its content to the wheel's. Return whether it is the same."""
+        point = self._points.get(at.path)
+        if point is not None:
+            wrong = scripts.fault(scripts.shebang(data).body, point.module, point.attribute)
+            if wrong is not None:
+                findings.append(
+                    Finding(
+                        "M002",
+                        "error",
+                        str(at),
+                        f"is not what an installer writes for an entry point: it {wrong}",
+                        expected=f"a call of {point.module}:{point.attribute}, by {point.origin}",
+                        found=f"SHA-256 {sums['sha256']}",
+                        mend=_MEND,
+                    )
+                )
+        elif expected is not None and expected.digest:
+            if expected.body:
+                body = scripts.shebang(data).body
+                found = hashlib.new(expected.algorithm, body).hexdigest()
+            else:
+                found = sums[expected.algorithm]
+            if found == expected.digest:
+                return not expected.body
+            name = expected.algorithm.upper().replace("SHA", "SHA-")
+            findings.append(
+                Finding(
+                    "M002",
+                    "error",
+                    str(at),
+                    f"is not as {expected.origin} has it",
+                    expected=f"{name} {expected.digest}",
+                    found=f"{name} {found}",
+                    mend=_MEND,
+                )
+            )
+            return False
+        written = self._written.get(at.path)
+        if written is not None and "sha256" in sums and sums["sha256"] != written:
+            findings.append(
+                Finding(
+                    "M002",
+                    "error",
+                    str(at),
+                    "was changed since the prefix was created",
+                    expected=f"SHA-256 {written}",
+                    found=f"SHA-256 {sums['sha256']}",
+                    mend=_MEND,
+                )
+            )
+        return False
+
+    def _text(
+        self, at: Place, data: bytes, *, published: bool, listed: bool
+    ) -> Iterator[Finding | PathLine]:
+        path = at.path
+        folder, _, name = path.rpartition("/")
+        subject = self._subject
+        if path.endswith(".pyc"):
+            if folder.endswith("__pycache__") and not published:
+                yield from text.byte_code(at, data, subject)
+            return
+        if folder == "bin":
+            yield from text.script(at, data, subject, published=published)
+            if text.is_activation(at):
+                yield from text.activation(at, data, subject)
+        elif name.endswith((".pth", ".egg-link")) and _PACKAGES.fullmatch(folder):
+            yield from text.path_file(at, data, subject, listed=listed or path in self._written)
+        elif name.startswith("__editable__") and name.endswith(".py"):
+            yield from installed.finder(str(at), data, subject)
+        if self._foreign is not None and not published:
+            yield from text.names_foreign(at, data, subject, self._foreign)
+
+    def _is_own(self, path: str) -> bool:
+        return path in self._own
+
+    def _compiled(
+        self, at: Place, descriptor: int, data: bytes | None, published: bool
+    ) -> Compiled:
+        own = self._is_own(at.path)
+        mapped = None
+        if data is None:
+            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        content = data if mapped is None else mapped
+        assert content is not None
+        try:
+            tables = elf.read(content)
+            stem = at.name.partition(".")[0]
+            module = at.name.endswith(".so") and any(
+                elf.defines(content, f"{begin}_{stem}") for begin in ("PyInit", "PyInitU")
+            )
+            device = fatbin.device_code(content) if own else ()
+            return Compiled(at.path, tables, None, published, own, module, device)
+        except elf.ElfError as error:
+            return Compiled(at.path, None, str(error), published, own, module=False)
+        finally:
+            if mapped is not None:
+                mapped.close()
+
+    def _strange(self, where: str, status: os.stat_result) -> Finding:
+        return Finding(
+            "M002",
+            "error",
+            where,
+            "is neither a file nor a folder nor a link",
+            expected="files of what is installed",
+            found=stat.filemode(status.st_mode),
+            mend="remove it",
+        )
+
+
+def _whole(descriptor: int, size: int) -> bytes:
+    data = os.read(descriptor, size + 1)
+    if len(data) >= size:
+        return data
+    pieces = [data]
+    while piece := os.read(descriptor, _CHUNK):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _digest(descriptor: int, algorithm: str) -> str:
+    digest = hashlib.new(algorithm)
+    at = 0
+    while piece := os.pread(descriptor, _CHUNK, at):
+        digest.update(piece)
+        at += len(piece)
+    return digest.hexdigest()
+
+
+def _kept(path: str, data: bytes) -> bytes | None:
+    """Keep what the rules for distributions need: metadata without its description, addresses."""
+    folder, _, name = path.rpartition("/")
+    if not folder.endswith(".dist-info") or not _PACKAGES.fullmatch(folder.rpartition("/")[0]):
+        return None  # packages carry others' metadata inside them, which Python does not look at
+    if name == "METADATA":
+        return re.split(rb"\r?\n\r?\n", data, maxsplit=1)[0]
+    return data if name == "direct_url.json" else None

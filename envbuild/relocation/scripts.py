@@ -1,0 +1,148 @@
+"""Scripts: the line that names their interpreter, and what entry points may do."""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import shlex
+import warnings
+from typing import Literal
+
+import msgspec
+
+_SHELL = b"#!/bin/sh"
+# the second line of a script that the shell hands to Python, to which it is a string
+_EXEC = b"'''exec' "
+# what scripts for entry points call besides the entry point
+_USUAL = ("sys.exit", "exit", "re.sub", "sys.argv[0].endswith", "sys.argv[0].removesuffix")
+
+
+class Shebang(msgspec.Struct, frozen=True):
+    """What runs a script.
+
+    Attributes:
+        form: ``plain`` for ``#!PATH``, ``sh`` for the shell that starts Python, ``none``.
+        line: the first line, without its end.
+        interpreter: the program; of the form ``sh`` the one that the shell starts. Empty if it
+            cannot be told.
+        arguments: what follows it on a plain line.
+        body: what follows.
+    """
+
+    form: Literal["plain", "sh", "none"]
+    line: bytes
+    interpreter: str
+    arguments: str
+    body: bytes
+
+    @property
+    def is_python(self) -> bool:
+        """Whether Python runs it, by ``env`` too."""
+        words = self.arguments.split()
+        name = self.interpreter.rpartition("/")[2]
+        if name == "env":
+            name = next((word for word in words if not word.startswith("-")), "")
+            name = name.rpartition("/")[2]
+        return name.startswith(("python", "pypy"))
+
+
+def shebang(data: bytes) -> Shebang:
+    """Read what runs a script (execve(2), and the form of pip and uv for long paths).
+
+    Args:
+        data: the script's content.
+    """
+    if not data.startswith(b"#!"):
+        return Shebang("none", b"", "", "", data)
+    line, _, rest = data.partition(b"\n")
+    line = line.removesuffix(b"\r")
+    if line == _SHELL and rest.startswith(_EXEC):
+        command, _, rest = rest.partition(b"\n")
+        _, _, body = rest.partition(b"\n")  # the line that ends the string
+        return Shebang("sh", line, _started(command), "", body)
+    words = line[2:].decode(errors="surrogateescape").strip().split(None, 1)
+    interpreter = words[0] if words else ""
+    return Shebang("plain", line, interpreter, words[1] if len(words) > 1 else "", rest)
+
+
+def _started(command: bytes) -> str:
+    """Return the program of ``'''exec' PROGRAM "$0" "$@"``."""
+    try:
+        words = shlex.split(command.decode(errors="surrogateescape"))
+    except ValueError:
+        return ""
+    return words[1] if words[0] == "exec" and words[2:] == ["$0", "$@"] else ""
+
+
+def fault(body: bytes, module: str, attribute: str) -> str | None:
+    """Say what a script does that the script of an entry point has no reason to do.
+
+    Installers word these scripts differently. All of them import the entry point, put
+    ``sys.argv[0]`` right and end with what the entry point returns.
+
+    Args:
+        body: the script after its first line.
+        module: what it must import.
+        attribute: what it must call, a dotted name.
+
+    Returns:
+        What is wrong, or None.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of odd escapes in strings, which are not ours
+            tree = ast.parse(body)
+    except (SyntaxError, ValueError):
+        return "is not Python"
+    name, _, _ = attribute.partition(".")
+    imported = called = False
+    for node in ast.walk(tree):
+        match node:
+            case ast.ImportFrom(module=found, level=0, names=[ast.alias(name=one, asname=None)]):
+                if (found, one) == (module, name):
+                    imported = True
+                elif found != "sys":
+                    return f"imports {one} from {found}"
+            case ast.Import(names=[ast.alias(name="sys" | "re", asname=None)]):
+                pass
+            case ast.Call():
+                function = ast.unparse(node.func)
+                if function not in (attribute, *_USUAL):
+                    return f"calls `{ast.unparse(node)}`"
+                called |= function == attribute
+            case ast.Name(id=found) if found not in ("sys", "re", "exit", "__name__", name):
+                return f"names `{found}`"
+            case ast.Name(ctx=ast.Store()) | ast.stmt():
+                if not isinstance(node, ast.If | ast.Expr | ast.Raise) and not _sets_argv(node):
+                    return f"runs `{ast.unparse(node).splitlines()[0]}`"
+    if not imported:
+        return f"does not import {name} from {module}"
+    return None if called else f"does not call {attribute}"
+
+
+class _EntryPoints(configparser.RawConfigParser):
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr  # the names of scripts are told apart by case
+
+
+def entry_points(text: str) -> dict[str, str]:
+    """Read the scripts that an ``entry_points.txt`` asks for, by their names.
+
+    Args:
+        text: its content, as the entry points specification of PyPA has it.
+
+    Raises:
+        configparser.Error: it cannot be read.
+    """
+    points = _EntryPoints(delimiters=("=",))
+    points.read_string(text)
+    found: dict[str, str] = {}
+    for group in ("console_scripts", "gui_scripts"):
+        found.update(points[group] if points.has_section(group) else {})
+    return found
+
+
+def _sets_argv(node: ast.AST) -> bool:
+    return isinstance(node, ast.Assign) and [ast.unparse(one) for one in node.targets] == [
+        "sys.argv[0]"
+    ]
