@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from envbuild import exclusion, owner
 from envbuild.artifacts import Artifact
 from envbuild.artifacts.store import Wheelhouse
 from envbuild.catalog.environment import Environment
@@ -20,7 +21,7 @@ from envbuild.findings import Finding, failed
 from envbuild.lock import drift, interpreters, lockfile
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock
-from envbuild.prefix import contents, create, receipt, subjects
+from envbuild.prefix import contents, create, locked, receipt, subjects
 from envbuild.prefix.receipt import Receipt
 from envbuild.relocation import audit
 from envbuild.relocation import running as rules
@@ -111,6 +112,12 @@ def registered(
         base=python,
     )
     subject = msgspec.structs.replace(subject, prefix=str(prefix))
+    notes: tuple[str, ...] = ()
+    if subject.unfinished:
+        run = exclusion.read(locked.path(layout, name))
+        if run is not None and not owner.proved_dead(run):
+            notes = (f"a run is at work on it: {owner.describe(run)}",)
+            subject = msgspec.structs.replace(subject, unfinished=())
     held = _contents(known, layout, wheelhouse if full else None)
     subject = msgspec.structs.replace(subject, contents=held)
     findings = list(_receipted(layout, known, full=full))
@@ -121,6 +128,7 @@ def registered(
             str(prefix),
             full=False,
             findings=_sorted(findings),
+            notes=notes,
             seconds=round(time.monotonic() - begun, 3),
         )
     found = audit.audit(subject, advance=advance)
@@ -132,7 +140,7 @@ def registered(
         str(prefix),
         full=True,
         findings=_sorted(findings),
-        notes=found.notes,
+        notes=(*notes, *found.notes),
         files=found.files,
         size=found.size,
         seconds=round(time.monotonic() - begun, 3),

@@ -20,6 +20,8 @@ from envbuild.relocation.look import Looker, Seen
 from envbuild.relocation.subject import Contents, Subject
 
 _BATCH = 48
+# What a quick look reads at most of a file, in bytes
+_QUICK = 1 << 20
 # Findings alike that are listed one by one; of the others their number is told
 _LISTED = 10
 
@@ -60,14 +62,33 @@ def quick(subject: Subject) -> Iterator[Finding]:
         subject.contents,
         subject.prefix,
     )
+    yield from _binding(subject, packages)
 
 
-def _by_name(folder: Path) -> Metadata | None:
+def _binding(subject: Subject, packages: str | None) -> Iterator[Finding]:
+    """Look at what binds a prefix to its path and is small: scripts, ``.pth`` files, addresses."""
+    prefix = Path(subject.prefix)
+    looker = Looker(subject, {}, {}, owner=prefix.stat().st_uid)
+    places = [*prefix.glob("bin/*"), prefix / "pyvenv.cfg"]
+    if packages:
+        places += prefix.glob(f"{packages}/*.pth")
+        places += prefix.glob(f"{packages}/*.egg-link")
+    kept = []
+    for path in sorted(places):
+        if path.is_file() and path.stat().st_size <= _QUICK:
+            seen = looker.look(str(path.relative_to(prefix)), listed=True)
+            yield from seen.findings
+    for info in sorted(prefix.glob(f"{packages}/*.dist-info/direct_url.json")) if packages else []:
+        folder = str(info.parent.relative_to(prefix))
+        kept.append(_by_name(info.parent, folder, info.read_bytes()))
+    yield from installed.pointing([one for one in kept if one is not None], subject)
+
+
+def _by_name(folder: Path, place: str = "", direct_url: bytes | None = None) -> Metadata | None:
     """Tell name and version by the name of a ``.dist-info`` folder."""
     name, _, version = folder.name.removesuffix(".dist-info").rpartition("-")
     header = f"Name: {name}\nVersion: {version.replace('_', '+')}\n\n"
-    place = f"{folder.parent.name}/{folder.name}"
-    return installed.metadata(place, header.encode(), None)
+    return installed.metadata(place or folder.name, header.encode(), direct_url)
 
 
 def audit(
@@ -154,7 +175,7 @@ def state(prefix: str) -> str:
 def _state(seen: Iterable[tuple[str, int, int, tuple[int, int]]]) -> str:
     digest = hashlib.sha256()
     for path, mode, size, changed in sorted(seen):
-        if not stat.S_ISDIR(mode) and "__pycache__/" not in path:
+        if not stat.S_ISDIR(mode) and "/__pycache__/" not in path:
             digest.update(f"{path!a} {mode} {size} {changed}\n".encode())
     return digest.hexdigest()
 
@@ -203,6 +224,7 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
             one.path: one.sha256
             for one in seen
             if one.sha256 is not None
+            and "/__pycache__/" not in one.path
             and (one.path not in wheels or not wheels[one.path].digest or wheels[one.path].body)
         },
         state=_state((one.path, one.mode, one.size, one.changed) for one in seen),
@@ -267,7 +289,7 @@ def manifest(seen: list[Seen]) -> str:
     """
     digest = hashlib.sha256()
     for one in sorted(seen, key=lambda one: one.path):
-        if one.sha256 is None or "__pycache__/" in one.path:
+        if one.sha256 is None or "/__pycache__/" in one.path:
             continue
         kind = "link" if stat.S_ISLNK(one.mode) else f"{stat.S_IMODE(one.mode):04o}"
         digest.update(f"{kind} {one.sha256} {one.path!a}\n".encode())

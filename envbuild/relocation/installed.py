@@ -408,7 +408,7 @@ def _record(prefix: Path, info: Path) -> Iterator[tuple[str, Expected]]:
             digest = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4)).hex()
         except ValueError:
             digest = ""
-        known = len(digest) == 2 * _ALGORITHMS.get(algorithm, 0)
+        known = len(digest) == 2 * _ALGORITHMS.get(algorithm, -1)
         yield place, Expected(info.name, algorithm if known else "sha256", digest if known else "")
 
 

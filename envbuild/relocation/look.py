@@ -107,11 +107,12 @@ class Looker:
             self._written = subject.contents.written
         self._foreign = text.foreign(subject)
 
-    def look(self, path: str) -> Seen:
+    def look(self, path: str, *, listed: bool = False) -> Seen:
         """Look at a file, folder or link.
 
         Args:
             path: relative to the prefix.
+            listed: whether a distribution lists the file, where it is not known which files are.
 
         Raises:
             OSError: it cannot be read.
@@ -122,27 +123,24 @@ class Looker:
         if stat.S_ISLNK(status.st_mode):
             target = hashlib.sha256(os.fsencode(Path(where).readlink())).hexdigest()
             return Seen(path, status.st_mode, status.st_size, changed, target)
-        script = path.startswith("bin/") and "/" not in path[4:]
-        folder = stat.S_ISDIR(status.st_mode)
-        if not folder and not stat.S_ISREG(status.st_mode):
-            return Seen(
-                path,
-                status.st_mode,
-                status.st_size,
-                changed,
-                findings=(self._strange(where, status),),
-            )
-        program = script and not text.is_activation(Place("", path)) and not path.endswith(".bat")
-        modes = place.mode(where, status, self._subject, owner=self._owner, script=program)
-        if folder:
+        if stat.S_ISDIR(status.st_mode):
+            modes = place.mode(where, status, self._subject, owner=self._owner, program=False)
             return Seen(path, status.st_mode, 0, changed, findings=tuple(modes))
-        return self._file(path, status, list(modes))
+        if stat.S_ISREG(status.st_mode):
+            try:
+                return self._file(path, status, listed=listed)
+            except OSError as error:
+                unread = (*self._unread(where, status, error),)
+                return Seen(path, status.st_mode, status.st_size, changed, findings=unread)
+        strange = (self._strange(where, status),)
+        return Seen(path, status.st_mode, status.st_size, changed, findings=strange)
 
-    def _file(self, path: str, status: os.stat_result, findings: list[Finding]) -> Seen:
+    def _file(self, path: str, status: os.stat_result, *, listed: bool) -> Seen:
+        findings: list[Finding] = []
         subject = self._subject
         at = Place(subject.prefix, path)
         expected = self._files.get(path)
-        byte_code = path.endswith(".pyc")
+        byte_code = path.endswith(".pyc") and "/__pycache__/" in path
         algorithm = "sha256" if expected is None else expected.algorithm
         descriptor = os.open(str(at), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
@@ -153,8 +151,12 @@ class Looker:
                 sums[name] = (
                     hashlib.new(name, data).hexdigest() if small else _digest(descriptor, name)
                 )
+            program = path.startswith("bin/") and (data.startswith(b"#!") or elf.is_elf(data))
+            findings += place.mode(str(at), status, subject, owner=self._owner, program=program)
             same = self._as_expected(at, expected, sums, data, findings)
             published = same and not self._is_own(path)
+            if subject.contents is None and path.startswith("bin/"):
+                published = False  # its RECORD lists what an installer wrote
             found = Seen(
                 path,
                 status.st_mode,
@@ -170,7 +172,8 @@ class Looker:
             os.close(descriptor)
         lines: list[PathLine] = []
         if small:
-            for one in self._text(at, data, published=published, listed=expected is not None):
+            listed = listed or expected is not None or path in self._written
+            for one in self._text(at, data, published=published, listed=listed):
                 if isinstance(one, Finding):
                     findings.append(one)
                 else:
@@ -258,7 +261,7 @@ class Looker:
             if text.is_activation(at):
                 yield from text.activation(at, data, subject)
         elif name.endswith((".pth", ".egg-link")) and _PACKAGES.fullmatch(folder):
-            yield from text.path_file(at, data, subject, listed=listed or path in self._written)
+            yield from text.path_file(at, data, subject, listed=listed)
         elif name.startswith("__editable__") and name.endswith(".py"):
             yield from installed.finder(str(at), data, subject)
         if self._foreign is not None and not published:
@@ -289,6 +292,18 @@ class Looker:
         finally:
             if mapped is not None:
                 mapped.close()
+
+    def _unread(self, where: str, status: os.stat_result, error: OSError) -> Iterator[Finding]:
+        yield from place.mode(where, status, self._subject, owner=self._owner, program=False)
+        yield Finding(
+            "M002",
+            "error",
+            where,
+            f"cannot be read: {error.strerror}",
+            expected="a file that can be read",
+            found=stat.filemode(status.st_mode),
+            mend="verify it as the user who created it",
+        )
 
     def _strange(self, where: str, status: os.stat_result) -> Finding:
         return Finding(

@@ -134,7 +134,7 @@ def ownership(subject: Subject) -> Iterator[Finding]:
 
 
 def mode(
-    where: str, status: os.stat_result, subject: Subject, *, owner: int, script: bool
+    where: str, status: os.stat_result, subject: Subject, *, owner: int, program: bool
 ) -> Iterator[Finding]:
     """P002 for one file or folder of a prefix.
 
@@ -143,10 +143,10 @@ def mode(
         status: what the file system says of it.
         subject: what the prefix is held to.
         owner: whose the prefix is.
-        script: whether it is a program of ``bin``.
+        program: whether it is a program of ``bin``.
     """
     needed = subject.file_mode
-    if script or stat.S_ISDIR(status.st_mode):
+    if program or stat.S_ISDIR(status.st_mode):
         needed |= (needed & 0o444) >> 2  # who reads it, runs or enters it
     found = stat.S_IMODE(status.st_mode)
     if found & needed != needed:
