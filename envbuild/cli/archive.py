@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from envbuild.cli import common
 
+if TYPE_CHECKING:
+    from envbuild.prefix.archive import Entry
+
 
 @click.group()
 def command() -> None:
-    """List, restore or prune prefixes that were replaced."""
+    """List, restore or prune prefixes that were replaced or refused."""
 
 
 @command.command("list")
@@ -28,7 +32,7 @@ def list_(
     user: str | None,
     json_output: bool,
 ) -> None:
-    """List the prefixes that were replaced at a site, the oldest first."""
+    """List the prefixes that were replaced or refused at a site, the oldest first."""
     from envbuild.prefix import archive
 
     project = common.project(ctx)
@@ -42,6 +46,7 @@ def list_(
                 "path": str(entry.path),
                 "archived": entry.archived,
                 "created": entry.created,
+                "refused": entry.refused,
             }
             for entry in entries
         ]
@@ -49,8 +54,14 @@ def list_(
         return
     common.print_table(
         ("archived prefix", "created (UTC)", "archived (UTC)"),
-        [(entry.name, entry.created or "no receipt", entry.archived) for entry in entries],
+        [(entry.name, _created(entry), entry.archived) for entry in entries],
     )
+
+
+def _created(entry: Entry) -> str:
+    if entry.refused is not None:
+        return f"refused: {entry.refused} error{'' if entry.refused == 1 else 's'}"
+    return entry.created or "no receipt"
 
 
 @command.command(cls=common.Waiting)

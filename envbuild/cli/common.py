@@ -196,4 +196,5 @@ def raise_failures(failures: Mapping[str, EnvbuildError], total: int) -> None:
         raise first
     for name, error in failures.items():
         click.echo(f"\n{name}: {error}", err=True)
-    raise type(first)(f"{len(failures)} of {total} environments failed: {', '.join(failures)}")
+    kind = next(one for one in EnvbuildError.__subclasses__() if isinstance(first, one))
+    raise kind(f"{len(failures)} of {total} environments failed: {', '.join(failures)}")

@@ -102,8 +102,12 @@ def _line(outcome: Outcome) -> str:
         line += (
             f" in {outcome.seconds:.1f} s: {len(receipt.distributions)} packages, "
             f"Python {receipt.interpreter.version} ({receipt.interpreter.origin}), "
-            f"{receipt.checks.imports} imports and {receipt.checks.commands} commands checked"
+            f"{receipt.checks.imports} imports and {receipt.checks.commands} commands checked, "
+            f"{receipt.audit.files} files audited"
         )
+        warnings = len(receipt.audit.findings)
+        if warnings:
+            line += f"\n  {warnings} warning{'' if warnings == 1 else 's'}: see `envbuild verify`"
         if outcome.archived is not None:
             line += f"\n  the prefix that stood there is now {outcome.archived}"
     elif outcome.state != "kept":

@@ -1,8 +1,9 @@
-"""Prefixes that were replaced: kept until somebody says otherwise."""
+"""Prefixes that were replaced, or refused: kept until somebody says otherwise."""
 
 from __future__ import annotations
 
 import datetime
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,10 +12,13 @@ import msgspec
 
 from envbuild import durable
 from envbuild.errors import InputError
+from envbuild.findings import Finding
 from envbuild.prefix import aside, receipt
 from envbuild.prefix.receipt import Receipt
 
 _STAMP = "%Y%m%dT%H%M%S%fZ"
+# what the name of a refused prefix's folder ends with
+_REFUSED = ".refused"
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -26,6 +30,7 @@ class Entry(msgspec.Struct, frozen=True):
         path: where it is now.
         archived: when it was replaced, in UTC.
         created: when it was created, in UTC; None if its receipt is not known.
+        refused: how many errors the relocation rules found in it; None for one that was in use.
     """
 
     name: str
@@ -33,6 +38,15 @@ class Entry(msgspec.Struct, frozen=True):
     path: Path
     archived: str
     created: str | None
+    refused: int | None = None
+
+
+class _Findings(msgspec.Struct, frozen=True):
+    """What stands beside a prefix that was refused."""
+
+    environment: str
+    findings: tuple[Finding, ...]
+    schema: str = "envbuild.refused/1"
 
 
 def folder(bookkeeping: Path) -> Path:
@@ -55,14 +69,15 @@ def entries(bookkeeping: Path, environments: Sequence[str] = ()) -> list[Entry]:
     """
     found = []
     for place in folder(bookkeeping).glob("*"):
-        environment, _, stamp = place.name.rpartition("-")
+        environment, _, stamp = place.name.removesuffix(_REFUSED).rpartition("-")
         try:
             archived = datetime.datetime.strptime(stamp, _STAMP).replace(tzinfo=datetime.UTC)
         except ValueError:
             continue  # nothing that was put here by `new`
         if environments and environment not in environments:
             continue
-        known = known_receipt(bookkeeping, environment, place)
+        refused = place.name.endswith(_REFUSED)
+        known = None if refused else known_receipt(bookkeeping, environment, place)
         found.append(
             Entry(
                 place.name,
@@ -70,9 +85,55 @@ def entries(bookkeeping: Path, environments: Sequence[str] = ()) -> list[Entry]:
                 place,
                 archived.strftime("%Y-%m-%dT%H:%M:%SZ"),
                 known.created if known else None,
+                _errors(place) if refused else None,
             )
         )
     return sorted(found, key=lambda entry: (entry.archived, entry.name))
+
+
+def _errors(place: Path) -> int:
+    try:
+        data = (place / "findings.json").read_bytes()
+        found = msgspec.json.decode(data, type=_Findings).findings
+    except (OSError, msgspec.DecodeError):
+        return 0
+    return sum(one.severity == "error" for one in found)
+
+
+def keep_refused(
+    bookkeeping: Path, environment: str, built: Path, findings: Sequence[Finding]
+) -> Path:
+    """Keep a prefix that broke the rules, to be looked at, in place of the one before it.
+
+    Only the last one of an environment: a run that is tried again and again must not fill the disk.
+
+    Args:
+        bookkeeping: the site's folder for it.
+        environment: its name.
+        built: where it was built.
+        findings: what the rules found.
+
+    Returns:
+        The folder that holds ``prefix`` and ``findings.json``.
+
+    Raises:
+        OSError: it cannot be kept.
+    """
+    place = new(bookkeeping, environment)
+    place = place.with_name(f"{place.name}{_REFUSED}")
+    place.mkdir(parents=True)
+    document = msgspec.json.encode(_Findings(environment, tuple(findings)))
+    durable.write(place / "findings.json", msgspec.json.format(document, indent=2) + b"\n")
+    try:
+        built.rename(place / "prefix")
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        # a prefix on another file system than the root is not copied only to be looked at
+    for other in entries(bookkeeping, [environment]):
+        if other.refused is not None and other.path != place:
+            aside.remove(other.path)
+    return place
 
 
 def known_receipt(bookkeeping: Path, environment: str, place: Path) -> Receipt | None:
@@ -93,6 +154,7 @@ def choose(bookkeeping: Path, environment: str, name: str | None) -> Entry:
         InputError: there is none.
     """
     found = entries(bookkeeping, [environment])
+    found = [entry for entry in found if entry.refused is None]
     chosen = [entry for entry in found if name in (None, entry.name)]
     if not chosen:
         raise InputError(
@@ -168,8 +230,9 @@ def prune(
     """
     gone = []
     found = entries(bookkeeping, environments)
-    for environment in sorted({entry.environment for entry in found}):
-        of_it = [entry for entry in found if entry.environment == environment]
+    # those that were refused are counted by themselves: none of them is kept in place of a good one
+    for kind in sorted({(entry.environment, entry.refused is None) for entry in found}):
+        of_it = [entry for entry in found if (entry.environment, entry.refused is None) == kind]
         for entry in of_it[: max(0, len(of_it) - keep)]:
             gone.append((entry, size(entry.path)))
             if not dry_run:

@@ -20,12 +20,13 @@ from packaging.utils import canonicalize_name
 
 from envbuild import durable, process
 from envbuild.catalog.environment import Checks, Editable
-from envbuild.errors import CheckFailedError, EnvbuildError, StepError, restored
-from envbuild.findings import Finding, failed, text
+from envbuild.errors import EnvbuildError, StepError, restored
+from envbuild.findings import Finding, failed
 from envbuild.lock.lockfile import Lock
 from envbuild.prefix import aside, checks, contents, install, receipt
 from envbuild.prefix.install import Settings
 from envbuild.prefix.interpreter import Interpreter
+from envbuild.prefix.refused import Refused
 from envbuild.relocation import audit
 from envbuild.relocation.subject import Distribution, Subject
 
@@ -90,20 +91,6 @@ class Built(msgspec.Struct, frozen=True):
     written: dict[str, str]
 
 
-class Refused(CheckFailedError):
-    """The relocation rules found errors in a prefix that was just built.
-
-    Args:
-        what: one line that says so.
-        findings: all that they found.
-    """
-
-    def __init__(self, what: str, findings: tuple[Finding, ...]) -> None:
-        errors = [one for one in findings if one.severity == "error"]
-        super().__init__(what, mend="see docs/rules.md for each code", detail=text(errors))
-        self.findings = findings
-
-
 class _Result(msgspec.Struct, frozen=True):
     """What the process leaves behind: one of the three."""
 
@@ -140,11 +127,7 @@ def run(job: Job, work: Path, staging: Path | None) -> Built:
     if told.error is not None:
         raise restored(told.error)
     if told.refused is not None:
-        count = sum(one.severity == "error" for one in told.refused)
-        raise Refused(
-            f"{job.name} breaks the relocation rules: {count} error{'' if count == 1 else 's'}",
-            told.refused,
-        )
+        raise Refused(job.name, told.refused)
     assert told.built is not None
     return told.built
 
@@ -182,11 +165,11 @@ def build(job: Job) -> Built:
         ]
     with clock.step("audit"):
         subject = _subject(job, wheels, projects)
-        found = _audited(subject)
+        found = _audited(subject, job.name)
     done = checks.run(prefix, job.checks, job.name)
     with clock.step("checked again"):
         if audit.state(job.prefix) != found.state:
-            found = _audited(subject)  # a check wrote into the prefix
+            found = _audited(subject, job.name)  # a check wrote into the prefix
     return Built(
         distributions=tuple(sorted([*wheels, *projects], key=lambda one: one.name)),
         audit=receipt.Audit(
@@ -224,10 +207,10 @@ def _subject(
     return msgspec.structs.replace(job.subject, contents=held)
 
 
-def _audited(subject: Subject) -> audit.Audit:
+def _audited(subject: Subject, name: str) -> audit.Audit:
     found = audit.audit(subject)
     if failed(found.findings):
-        raise Refused("", found.findings)
+        raise Refused(name, found.findings)
     return found
 
 

@@ -19,7 +19,7 @@ from envbuild.owner import Owner
 from envbuild.prefix import usage
 
 # The schema of receipts that are understood here; the tests hold it to that of receipt.py
-SCHEMA = 1
+SCHEMA = 2
 
 # Seconds that a replacement under way gets, even where nobody asked to wait: a prefix that was
 # built aside is exchanged in a moment, and a job should not fail for that

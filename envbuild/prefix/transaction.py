@@ -7,6 +7,7 @@ receipt, the swap, the old prefix in the archive, the receipt, and last the jour
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import signal
@@ -23,6 +24,7 @@ from envbuild.prefix import journal as journals
 from envbuild.prefix.aside import Mode
 from envbuild.prefix.journal import Journal
 from envbuild.prefix.receipt import Receipt
+from envbuild.prefix.refused import Refused
 
 # The steps after which the tests kill, in order.
 STEPS = (
@@ -91,6 +93,13 @@ def replace(
                 made = _build_in_place(journal, bookkeeping, build)
         else:
             made = _build_aside(journal, bookkeeping, build, swapping)
+    except Refused as refused:
+        built = Path(journal.prefix) if mode == "in place" else journal.staging
+        kept = None
+        with contextlib.suppress(OSError):  # such as a full disk: what counts is the old prefix
+            kept = archive.keep_refused(bookkeeping, environment, built, refused.findings)
+        journals.recover(bookkeeping, environment)
+        raise Refused(environment, refused.findings, kept=kept) from None
     except BaseException:
         journals.recover(bookkeeping, environment)
         raise

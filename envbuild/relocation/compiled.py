@@ -47,18 +47,31 @@ DRIVER = frozenset(
     }
 )
 
+# Those that are not read, and whose symbols have no version but names of C's
+_PLAIN = DRIVER | {"libz.so.1"}
+
 _X86_64 = 62  # EM_X86_64
+_CUDA = 190  # EM_CUDA
 _SHARED = 3  # ET_DYN
 _MACHINES = {3: "x86", 20: "PowerPC", 21: "PowerPC64", 40: "Arm", 62: "x86-64", 183: "AArch64"}
-_MACHINES |= {190: "CUDA", 224: "AMD GPU", 243: "RISC-V", 258: "LoongArch"}
+_MACHINES |= {224: "AMD GPU", 243: "RISC-V", 258: "LoongArch"}
 
 _VERSION = re.compile(r"(?P<family>[A-Z]+)_(?P<number>\d+(?:\.\d+)*)")
 # glibc's loader must be this new to read such a library, which it says by a version of its own
-_SPECIAL = {"GLIBC_ABI_DT_RELR": ("GLIBC", (2, 36)), "GLIBC_ABI_GNU_TLS": ("GLIBC", (2, 42))}
+_SPECIAL = {
+    "GLIBC_ABI_DT_RELR": ("GLIBC", (2, 36)),
+    "GLIBC_ABI_GNU_TLS": ("GLIBC", (2, 42)),
+    "GLIBC_ABI_GNU2_TLS": ("GLIBC", (2, 42)),
+    "GLIBC_ABI_DT_X86_64_PLT": ("GLIBC", (2, 43)),
+}
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
-_SUFFIX = re.compile(r"\.(?:cpython-(?P<tag>\d+)t?-x86_64-linux-gnu|(?P<abi3>abi3)|)\.?so")
-# what stands before a path of a builder's own, in binaries that name their sources
-_BUILDER = re.compile(rb"/(?:home/[\w.-]+|root|tmp|var/tmp)/[\w./+-]*")
+_SUFFIX = re.compile(r"\.(?:(?:cpython-(?P<tag>\d+)t?-x86_64-linux-gnu|(?P<abi3>abi3))\.)?so")
+_INTERPRETER = re.compile(r"bin/python(?:3(?:\.\d+t?)?)?")
+# A path begins where no longer one goes on, behind an option of the compiler if need be
+_BEGIN = rb"(?:(?<![\w.+/-])|(?<=-[BIL]))"
+_REST = rb"(?:/[\w.+-]+)"
+# Folders of a builder's own. The names that mkstemp(3) makes are no leak.
+_BUILDER = rb"(?:/home/[\w.+-]+|/root|/tmp|/var/tmp)(?![\w./+-]*XXXXXX)" + _REST + rb"+"
 
 Severity = Literal["error", "warning"]
 
@@ -82,18 +95,29 @@ class Code:
     ) -> None:
         self._subject = subject
         self._files = {one.path: one for one in files}
-        self._paths = paths if isinstance(paths, set) else set(paths)
+        self._links = set(paths) - self._files.keys()  # and what is no compiled code
         self._minor = minor
+        self._given = STANDARD | DRIVER | set(subject.libraries)
+        self._real_prefix = os.path.realpath(subject.prefix)
+        self._real_folders: dict[str, str] = {}
+        self._exported: dict[str, frozenset[str]] = {}
+        self._libraries = {
+            path: one.elf
+            for path, one in self._files.items()
+            if one.elf is not None and one.elf.kind == _SHARED and _loads(one.elf)
+        }
         self._named: dict[str, list[str]] = defaultdict(list)
-        for path, one in self._files.items():
-            if one.elf is not None and one.elf.kind == _SHARED:
-                self._named[path.rpartition("/")[2]].append(path)
-                if one.elf.soname:
-                    self._named[one.elf.soname].append(path)
-        for path in self._paths - self._files.keys():
+        for path, tables in self._libraries.items():
+            for name in {path.rpartition("/")[2], tables.soname} - {None, ""}:
+                self._named[name or ""].append(path)
+        for path in sorted(self._links):
             name = path.rpartition("/")[2]
-            if ".so" in name:
-                self._named[name].append(path)  # a link to a library
+            real = self._in_prefix(os.path.realpath(self._where(path))) if ".so" in name else None
+            if real in self._libraries and real not in self._named[name]:
+                self._named[name].append(real)
+        self._interpreter = [path for path in self._files if _INTERPRETER.fullmatch(path)]
+        self._inherited: dict[str, list[str]] = {}
+        self._inherit()
         self._loaded = self._closure()
 
     def check(self) -> Iterator[Finding]:
@@ -103,15 +127,16 @@ class Code:
             if one.elf is None:
                 yield self._unreadable(one, one.fault or "")
                 continue
-            yield from self._machine(one, one.elf)
-            if (one.elf.machine, one.elf.bits) != (_X86_64, 64):
-                continue
             try:
+                if one.own:
+                    yield from self._device_code(one)
+                if not _loads(one.elf):
+                    yield from self._machine(one, one.elf)
+                    continue
                 yield from self._versions(one, one.elf)
                 yield from self._search_paths(one, one.elf)
                 yield from self._needed(one, one.elf)
                 if one.own:
-                    yield from self._device_code(one)
                     yield from self._symbols(one, one.elf)
                     yield from self._strings(one)
             except elf.ElfError as error:
@@ -124,50 +149,115 @@ class Code:
         """An error in what was built here and in what importing loads, else a warning."""
         return "error" if one.own or one.path in self._loaded else "warning"
 
-    def _closure(self) -> frozenset[str]:
-        """Return extension modules of this Python, and what they need, directly or not."""
-        todo = [path for path, one in self._files.items() if one.module and self._importable(path)]
-        seen: set[str] = set()
+    def _inherit(self) -> None:
+        """Pass RPATHs on to what is loaded by their files (ld.so(8)), which RUNPATHs are not.
+
+        The interpreter loads everything.
+        """
+        for path in self._interpreter:
+            tables = self._files[path].elf
+            if tables is not None and tables.runpath is None:
+                for each in self._libraries:
+                    self._inherited.setdefault(each, []).extend(self._own_folders(path, tables))
+        todo = [path for path, tables in self._libraries.items() if tables.rpath is not None]
         while todo:
             path = todo.pop()
-            if path in seen:
-                continue
-            seen.add(path)
+            tables = self._libraries[path]
+            passed = list(self._inherited.get(path, ()))
+            if tables.runpath is None:
+                passed = [*self._own_folders(path, tables), *passed]
+            for needed in tables.needed:
+                found = self._found(path, needed)
+                if found is None or found == path:
+                    continue
+                known = self._inherited.setdefault(found, [])
+                new = [folder for folder in dict.fromkeys(passed) if folder not in known]
+                if new:
+                    known += new
+                    todo.append(found)
+
+    def _closure(self) -> frozenset[str]:
+        """Return the interpreter, its extension modules and what they need, directly or not."""
+        todo = [path for path, one in self._files.items() if one.module and self._importable(path)]
+        return frozenset(self._with_needed([*todo, *self._interpreter]))
+
+    def _with_needed(self, paths: Iterable[str]) -> set[str]:
+        """Return files and the libraries of the prefix that they need, directly or not."""
+        todo = list(paths)
+        seen = set(todo)
+        while todo:
+            path = todo.pop()
             tables = self._files[path].elf
             for needed in tables.needed if tables is not None else ():
-                found = self._resolve(path, needed)
-                todo += [one for one in found if one in self._files]
-        return frozenset(seen)
+                new = [one for one in self._resolve(path, needed) if one not in seen]
+                todo += new
+                seen.update(new)
+        return seen
 
     def _importable(self, path: str) -> bool:
         """Whether a file's name is one of this Python's for extension modules."""
-        name = path.rpartition("/")[2]
-        match = _SUFFIX.fullmatch(name[name.index(".") :] if "." in name else "")
-        if match is None:
-            return False
-        return (
-            match["tag"] is None
-            or self._minor is None
-            or match["tag"] == self._minor.replace(".", "")
-        )
+        match = _suffix(path)
+        return match is not None and self._fits(match["tag"])
+
+    def _tagged(self, path: str) -> bool:
+        """Whether a file's name is this Python's for an extension module and nothing else."""
+        match = _suffix(path)
+        return match is not None and match[0] != ".so" and self._fits(match["tag"])
+
+    def _fits(self, tag: str | None) -> bool:
+        return tag is None or self._minor is None or tag == self._minor.replace(".", "")
 
     def _resolve(self, path: str, needed: str) -> list[str]:
-        """Return the files of the prefix that a library's name may mean: by RPATH, else by name."""
+        """Return the libraries of the prefix that a name may mean.
+
+        It is the one that the loader finds. Else the package loads it itself before, wherever it
+        is, unless it is one that the system gives.
+        """
+        found = self._found(path, needed)
+        if found is not None:
+            return [found]
+        return [] if needed in self._given else self._named.get(needed, [])
+
+    def _found(self, path: str, needed: str) -> str | None:
+        """Return the library of the prefix that the loader finds by itself."""
+        for place in self._places(path, needed):
+            folder, _, name = place.rpartition("/")
+            real = self._real_folders.get(folder)
+            if real is None:
+                real = self._real_folders[folder] = os.path.realpath(folder)
+            inside = self._in_prefix(f"{real}/{name}")
+            if inside in self._links:
+                inside = self._in_prefix(os.path.realpath(f"{real}/{name}"))
+            if inside in self._libraries:  # those of another machine are passed over
+                return inside
+        return None
+
+    def _places(self, path: str, needed: str) -> list[str]:
+        """Return the absolute paths at which the loader looks for what a file needs."""
         tables = self._files[path].elf
         assert tables is not None
-        for entry in _entries(tables):
-            folder = self._expand(path, entry)
-            inside = os.path.relpath(f"{folder}/{needed}", self._subject.prefix)
-            if inside in self._paths:
-                real = os.path.relpath(
-                    os.path.realpath(self._where(inside)), os.path.realpath(self._subject.prefix)
-                )
-                return [real if real in self._files else inside]
-        return self._named.get(needed, [])
+        if "/" in needed:  # no name, but a path, which no folder is looked through for
+            place = self._expand(path, needed)
+            return [place] if place.startswith("/") else []
+        folders = self._own_folders(path, tables)
+        if tables.runpath is None:
+            folders += self._inherited.get(path, ())
+        return [f"{folder}/{needed}" for folder in folders]
+
+    def _own_folders(self, path: str, tables: Elf) -> list[str]:
+        """Return where a file's own RUNPATH leads, or RPATH where it has none (ld.so(8))."""
+        entries = tables.runpath if tables.runpath is not None else tables.rpath or ()
+        folders = [self._expand(path, entry) for entry in entries]
+        return [folder for folder in folders if folder.startswith("/")]
 
     def _expand(self, path: str, entry: str) -> str:
         origin = self._where(path).rpartition("/")[0]
-        return os.path.normpath(_ORIGIN.sub(lambda _: origin, entry))
+        return _ORIGIN.sub(lambda _: origin, entry)
+
+    def _in_prefix(self, real: str) -> str | None:
+        """Return a real path relative to the prefix; None outside of it."""
+        begin = f"{self._real_prefix}/"
+        return real[len(begin) :] if real.startswith(begin) else None
 
     def _inside(self, path: str) -> bool:
         subject = self._subject
@@ -181,7 +271,7 @@ class Code:
     def _unreadable(self, one: Compiled, fault: str) -> Finding:
         return Finding(
             "E007",
-            "warning" if one.published else "error",
+            "warning" if one.published and not self._tagged(one.path) else "error",
             self._where(one.path),
             "begins as ELF, but cannot be read as such",
             expected="a whole ELF file",
@@ -190,7 +280,8 @@ class Code:
         )
 
     def _machine(self, one: Compiled, tables: Elf) -> Iterator[Finding]:
-        if (tables.machine, tables.bits) == (_X86_64, 64):
+        """E007: what importing loads is for this machine. Code for a GPU is no other machine's."""
+        if tables.machine == _CUDA:
             return
         name = _MACHINES.get(tables.machine, f"machine {tables.machine}")
         module = one.module and self._importable(one.path)
@@ -210,10 +301,17 @@ class Code:
         for need in sorted(tables.version_needs, key=lambda one: one.version):
             family, number = _version(need.version)
             ceiling = ceilings.versions.get(family)
-            if need.weak or ceiling is None or number <= ceiling:
+            if need.weak or ceiling is None:
                 continue
-            if need.file and self._resolve(one.path, need.file):
-                continue  # the prefix brings that library along
+            brought = self._found(one.path, need.file)
+            if brought is not None:  # the prefix brings that library along
+                if self._has_version(brought, need.version):
+                    continue
+                expected = f"a version that {brought} has"
+            elif number > ceiling:
+                expected = f"at most {family}_{_dotted(ceiling)} ({ceilings.source})"
+            else:
+                continue
             with _content(self._where(one.path)) as data:
                 symbols = elf.needing(data, need.version)
             yield Finding(
@@ -222,10 +320,16 @@ class Code:
                 self._where(one.path),
                 f"needs {need.version} of {need.file}"
                 + (f", for {_some(symbols)}" if symbols else ""),
-                expected=f"at most {family}_{_dotted(ceiling)} ({ceilings.source})",
+                expected=expected,
                 found=need.version,
                 mend="build it on a system as old as the site's, or take an older wheel",
             )
+
+    def _has_version(self, path: str, version: str) -> bool:
+        """Whether the loader takes a library for one that has a version."""
+        with _content(self._where(path)) as data:
+            versions = elf.defined_versions(data)
+        return not versions or version in versions  # it takes one without any
 
     def _search_paths(self, one: Compiled, tables: Elf) -> Iterator[Finding]:
         """E002: where the loader looks lies beside the file or inside what is allowed."""
@@ -253,7 +357,7 @@ class Code:
         if "stubs" in Path(entry).parts:
             return "a folder of CUDA stubs, which are for linking only"
         if _ORIGIN.match(entry):
-            inside = self._inside(self._expand(path, entry))
+            inside = self._inside(os.path.normpath(self._expand(path, entry)))
             return None if inside else "an entry that leads out of the prefix"
         if not entry.startswith("/"):
             return "an entry relative to the current folder"
@@ -261,128 +365,142 @@ class Code:
 
     def _needed(self, one: Compiled, tables: Elf) -> Iterator[Finding]:
         """E003: every library that is needed is in the prefix or on the system's list."""
-        given = STANDARD | DRIVER | set(self._subject.libraries)
         absent = [
             needed
             for needed in tables.needed
-            if needed not in given
+            if needed not in self._given
             and not self._resolve(one.path, needed)
-            and not self._beside_interpreter(one, tables, needed)
+            and not self._outside(one.path, needed)
         ]
         if absent:
             yield Finding(
                 "E003",
                 "warning" if one.published else "error",
                 self._where(one.path),
-                "needs libraries that are not in the prefix",
+                f"needs {', '.join(absent)}, which the prefix does not have",
                 expected="libraries of the prefix, or ones that the site's file lists",
-                found=", ".join(absent),
-                mend="add to system-libraries of the site's file what its nodes have",
+                found="no such file" if len(absent) == 1 else "no such files",
+                mend="install what brings them, or add to system-libraries of the site's file"
+                " what its nodes have",
             )
 
-    def _beside_interpreter(self, one: Compiled, tables: Elf, needed: str) -> bool:
-        """Whether a library is the interpreter's (libpython), or where an allowed entry leads."""
-        folders = [self._expand(one.path, entry) for entry in _entries(tables)]
+    def _outside(self, path: str, needed: str) -> bool:
+        """Whether a library is the interpreter's (libpython), or where an allowed folder has it."""
+        places = self._places(path, needed)
         base = self._subject.base
-        if base is not None:
-            folders.append(str(Path(base.path).parent.parent / "lib"))
-        return any(self._inside(folder) and Path(folder, needed).exists() for folder in folders)
+        python = base.path if base is not None else f"{self._subject.prefix}/bin/python"
+        beside = str(Path(os.path.realpath(python)).parent.parent / "lib")
+        allowed = [os.path.normpath(place) for place in places]
+        return any(
+            Path(place).exists()
+            for place in [f"{beside}/{needed}", *filter(self._inside, allowed)]
+            if self._in_prefix(os.path.realpath(place)) is None
+        )
 
     def _device_code(self, one: Compiled) -> Iterator[Finding]:
         """E004: device code for the architectures that are asked for, and no other."""
         asked = self._subject.architectures
         if not one.device or not asked:
             return
+        ptx = self._subject.ptx
+        expected = ", ".join(asked) + (" and their PTX" if ptx else ", no PTX")
         shown = ", ".join(f"{code.architecture} ({code.kind})" for code in one.device)
-        for code in one.device:
-            if code.kind == "cubin" and code.architecture not in asked:
-                message = f"holds device code for {code.architecture}"
-            elif code.kind == "ptx" and not self._subject.ptx:
-                message = f"holds PTX for {code.architecture}, which was not asked for"
-            else:
-                continue
+        cubins = {code.architecture for code in one.device if code.kind == "cubin"}
+        texts = {code.architecture for code in one.device if code.kind == "ptx"}
+        right = {f"compute_{name.removeprefix('sm_')}" for name in asked if ptx}
+        for message, mend in (
+            *(
+                (f"holds device code for {name}", "build it again with these alone")
+                for name in sorted(cubins.difference(asked))
+            ),
+            *(
+                (f"holds PTX for {name}, which was not asked for", "build it again without it")
+                for name in sorted(texts - right)
+            ),
+            *(
+                (f"holds no device code for {name}", "build it again with it")
+                for name in asked
+                if name not in cubins
+            ),
+        ):
             yield Finding(
                 "E004",
                 "error",
                 self._where(one.path),
                 message,
-                expected=", ".join(asked) + (" and PTX" if self._subject.ptx else ", no PTX"),
+                expected=expected,
                 found=shown,
-                mend="build it again with these architectures alone",
+                mend=mend,
             )
-        there = {code.architecture for code in one.device if code.kind == "cubin"}
-        for architecture in asked:
-            if architecture not in there:
-                yield Finding(
-                    "E004",
-                    "error",
-                    self._where(one.path),
-                    f"holds no device code for {architecture}",
-                    expected=", ".join(asked),
-                    found=shown,
-                    mend="build it again with these architectures",
-                )
 
     def _symbols(self, one: Compiled, tables: Elf) -> Iterator[Finding]:
         """E005: symbols that only the prefix's libraries can give are exported by them.
 
-        What a system library gives has a version, or comes from a library that is not read here,
-        the driver's, whose names are C's; the interpreter gives ``Py…`` and ``_Py…``.
+        What a system library gives has a version, or a name of C's, as the driver's have; others
+        are not read here, and may give anything. The interpreter gives ``Py…`` and ``_Py…``.
         """
-        providers = self._providers(one.path)
-        if not providers:
-            return
-        unread = [
+        providers = self._with_needed([one.path]) - {one.path}
+        given = frozenset[str]().union(*map(self._exports, providers))
+        lacking = {
+            (need.file, need.version)
+            for need in tables.version_needs
+            if not need.weak and self._lacks(one.path, need.file, need.version)
+        }
+        unread = {
             needed
             for needed in tables.needed
             if needed not in _VERSIONED and not self._resolve(one.path, needed)
-        ]
-        given: set[str] = set()
-        for path in providers:
-            with _content(self._where(path)) as data:
-                given |= elf.exported(data)
+        }
         with _content(self._where(one.path)) as data:
-            wanted = elf.undefined(data)
-        absent = sorted(
-            symbol.name
+            wanted = [symbol for symbol in elf.undefined(data) if not symbol.weak]
+        absent = [
+            f"{symbol.name}@{symbol.version}"
             for symbol in wanted
-            if not symbol.weak
-            and symbol.version is None
-            and symbol.name not in given
-            and not symbol.name.lstrip("_").startswith("Py")
-            and (symbol.name.startswith("_Z") or not unread)
-        )
+            if (symbol.library, symbol.version) in lacking
+        ]
+        if unread <= _PLAIN:
+            absent += [
+                symbol.name
+                for symbol in wanted
+                if symbol.version is None
+                and symbol.name not in given
+                and not symbol.name.lstrip("_").startswith("Py")
+                and (symbol.name.startswith("_Z") or (providers and not unread))
+            ]
         if absent:
             yield Finding(
                 "E005",
                 "error",
                 self._where(one.path),
-                f"needs {_some(absent)}, which no library of the prefix exports",
-                expected="symbols of " + ", ".join(sorted(providers)),
+                f"needs {_some(sorted(absent))}, which no library of the prefix exports",
+                expected="symbols of "
+                + (", ".join(sorted(providers)) or "libraries that it needs"),
                 found=f"{len(absent)} undefined symbol{'' if len(absent) == 1 else 's'}",
                 mend="build it again against the packages that are installed",
             )
 
-    def _providers(self, path: str) -> set[str]:
-        """Return the libraries of the prefix that a file needs, directly or not."""
-        todo, seen = [path], {path}
-        while todo:
-            at = todo.pop()
-            tables = self._files[at].elf
-            for needed in tables.needed if tables is not None else ():
-                new = [one for one in self._resolve(at, needed) if one in self._files]
-                todo += [one for one in new if one not in seen]
-                seen.update(new)
-        return seen - {path}
+    def _lacks(self, path: str, library: str, version: str) -> bool:
+        """Whether a library is the prefix's, and has no such version."""
+        if _version(version)[0] in self._subject.ceilings.versions:
+            return False  # E001's matter
+        found = self._resolve(path, library)
+        return bool(found) and not any(self._has_version(one, version) for one in found)
+
+    def _exports(self, path: str) -> frozenset[str]:
+        if path not in self._exported:
+            with _content(self._where(path)) as data:
+                self._exported[path] = elf.exported(data)
+        return self._exported[path]
 
     def _strings(self, one: Compiled) -> Iterator[Finding]:
         """E006: no build folder and no builder's home in what was built here."""
-        known = [re.escape(os.fsencode(path)) for path in self._subject.builders]
-        pattern = re.compile(b"|".join([*known, _BUILDER.pattern]))
+        known = [re.escape(os.fsencode(path)) + _REST + rb"*" for path in self._subject.builders]
+        right = re.escape(os.fsencode(self._subject.prefix))
+        pattern = rb"%b(?!%b(?![\w.+-]))(?:%b)(?![\w+-])"
+        pattern %= (_BEGIN, right, b"|".join([*known, _BUILDER]))
         with _content(self._where(one.path)) as data:
-            found = {os.fsdecode(match[0]) for match in pattern.finditer(data)}
-        prefix = self._subject.prefix
-        leaked = sorted(path for path in found if not Path(path).is_relative_to(prefix))
+            found = {os.fsdecode(match[0]) for match in re.finditer(pattern, data)}
+        leaked = sorted(path for path in found if not self._inside(path))
         if leaked:
             yield Finding(
                 "E006",
@@ -395,9 +513,15 @@ class Code:
             )
 
 
-def _entries(tables: Elf) -> tuple[str, ...]:
-    """Return where the loader looks: RUNPATH, or RPATH where there is none (ld.so(8))."""
-    return tables.runpath if tables.runpath is not None else tables.rpath or ()
+def _loads(tables: Elf) -> bool:
+    """Whether a file is for the machine of all sites."""
+    return (tables.machine, tables.bits) == (_X86_64, 64)
+
+
+def _suffix(path: str) -> re.Match[str] | None:
+    """Match what stands behind a module's name in that of its file."""
+    name = path.rpartition("/")[2]
+    return _SUFFIX.fullmatch(name, name.index(".")) if "." in name else None
 
 
 def _version(text: str) -> tuple[str, tuple[int, ...]]:

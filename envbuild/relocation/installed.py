@@ -503,7 +503,7 @@ def missing(paths: Iterable[str], subject: Subject, contents: Contents) -> Itera
         if path not in there:
             yield _gone(subject, path, point.origin)
     for path in contents.written or {}:
-        if path not in there:
+        if path not in there and path not in contents.files and path not in contents.scripts:
             yield _gone(subject, path, "the receipt")
 
 

@@ -154,7 +154,9 @@ def mode(
             "P002",
             "error",
             where,
-            "its mode keeps others out" if found & 0o400 else "its mode keeps its owner out",
+            "its mode keeps its owner out"
+            if needed & ~found & 0o700
+            else "its mode keeps others out",
             expected=f"at least {needed:04o}",
             found=f"{found:04o}",
             mend=f"chmod {_symbolic(needed & ~found)} {where}; a umask of 022 makes them so",

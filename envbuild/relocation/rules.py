@@ -1,7 +1,12 @@
-"""The relocation rules as data: what each says, why, and an example of wrong and of right."""
+"""The relocation rules as data: what each says, why, and an example of wrong and of right.
+
+``python -m envbuild.relocation.rules > docs/rules.md`` writes their page.
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -50,7 +55,17 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+class _Family(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The rules whose codes begin with a letter."""
+
+    letter: str
+    title: str
+    about: str
+
+
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    introduction: str
+    family: tuple[_Family, ...]
     rule: tuple[Rule, ...]
 
 
@@ -58,13 +73,41 @@ _A = {"error": "an error", "warning": "a warning"}
 
 
 @cache
+def _file() -> _File:
+    data = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
+    return msgspec.convert(tomli.loads(data), _File)
+
+
+@cache
 def rules() -> dict[str, Rule]:
     """Return the rules by their codes, in the order of their families and numbers."""
-    data = resources.files(__package__).joinpath("rules.toml").read_text(encoding="utf-8")
-    file = msgspec.convert(tomli.loads(data), _File)
-    return {rule.code: rule for rule in file.rule}
+    return {rule.code: rule for rule in _file().rule}
+
+
+def markdown() -> str:
+    """Return the page about the rules, docs/rules.md."""
+    file = _file()
+    parts = [file.introduction, "## All rules", _table(file.rule)]
+    for family in file.family:
+        parts += [f"## {family.title} ({family.letter})", family.about]
+        for rule in file.rule:
+            if rule.code.startswith(family.letter):
+                parts += [f"### {rule.code}", f"**{rule.title}.**", rule.help]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _table(known: Iterable[Rule]) -> str:
+    rows = ["| code | finds | what must hold |", "| --- | --- | --- |"]
+    for rule in known:
+        severity = "both" if rule.severities else f"{rule.severity}s"
+        rows.append(f"| [{rule.code}](#{rule.code.lower()}) | {severity} | {rule.title} |")
+    return "\n".join(rows)
 
 
 def texts() -> list[RuleText]:
     """Return what SARIF says of the rules."""
     return [RuleText(one.code, one.title, one.severity, one.help) for one in rules().values()]
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

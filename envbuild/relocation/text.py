@@ -126,20 +126,24 @@ def activation(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]
         subject: what the prefix is held to.
     """
     prefix = subject.prefix
-    named = {
-        os.fsdecode(match["single"] or match["double"] or match["bare"])
-        for match in _NAMED.finditer(data)
-    }
-    wrong = sorted(path for path in named if path.rstrip("/") != prefix)
-    quoted = os.fsencode(shlex.quote(prefix))
-    if wrong and not (quoted != os.fsencode(prefix) and quoted in data):
+    wrong = set()
+    for match in _NAMED.finditer(data):
+        path = os.fsdecode(match["single"] or match["double"] or match["bare"])
+        # a path with quotes in it ends too early; each shell has its own way to write those
+        here = data[match.start(match.lastgroup or 0) - 1 :]
+        written = (os.fsencode(prefix), os.fsencode(shlex.quote(prefix)))
+        if path.rstrip("/") != prefix and not here.startswith(
+            tuple(quote + one for one in written for quote in (b"", here[:1]))
+        ):
+            wrong.add(path)
+    if wrong:
         yield Finding(
             "T003",
             "error",
             str(place),
             "activates another environment",
             expected=prefix,
-            found=", ".join(wrong),
+            found=", ".join(sorted(wrong)),
             mend=_anew(),
         )
 

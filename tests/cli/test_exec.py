@@ -402,7 +402,7 @@ def test_folders_for_temporary_files_are_made(
 # -- what is refused
 
 
-def by_hand(root: Path, name: str, *, prefix: Path | None = None, schema: int = 1) -> Path:
+def by_hand(root: Path, name: str, *, prefix: Path | None = None, schema: int = 2) -> Path:
     """Make what running sees of a prefix: a folder, and the statement of a receipt."""
     (root / name / "bin").mkdir(parents=True)
     file = receipt.path(root / ".envbuild", name)
@@ -468,7 +468,7 @@ def test_a_prefix_without_a_receipt_that_can_be_read(project: Project, envbuild:
     root = project.folder / ".envs"
     file = receipt.path(root / ".envbuild", "toy")
     right = file.read_text()
-    for text in (None, "{", right.replace('"schema": 1', '"schema": 2')):
+    for text in (None, "{", right.replace('"schema": 2', '"schema": 1')):
         if text is None:
             file.unlink()
         else:

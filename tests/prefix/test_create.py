@@ -15,8 +15,7 @@ import pytest
 
 from envbuild.catalog.project import Project
 from envbuild.lock import interpreters as pins
-from tests import manifest
-from tests import backend, interpreters, projects, wheels
+from tests import backend, interpreters, manifest, projects, wheels
 from tests.conftest import Envbuild
 from tests.servers import Fault, SimpleIndex
 
@@ -93,7 +92,7 @@ def test_the_receipt_says_what_was_built_from_what(
 ) -> None:
     assert envbuild("create", cwd=project.folder).code == 0
     known = receipt(project)
-    assert known["schema"] == 1
+    assert known["schema"] == 2
     assert (known["environment"], known["site"], known["rehearsal"]) == ("toy", "local", False)
     assert known["prefix"] == str(project.folder / ".envs" / "toy")
     assert known["interpreter"]["origin"] == "fallback"
@@ -115,7 +114,7 @@ def test_the_receipt_says_what_was_built_from_what(
         (project.folder / ".envs" / ".envbuild" / "receipts" / "toy.json").read_text()
     )
     assert statement["_type"] == "https://in-toto.io/Statement/v1"
-    assert statement["predicateType"] == "urn:envbuild:prefix-receipt:1"
+    assert statement["predicateType"] == "urn:envbuild:prefix-receipt:2"
     assert statement["subject"] == [
         {"name": known["prefix"], "digest": {"sha256": known["manifest_sha256"]}}
     ]

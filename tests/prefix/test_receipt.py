@@ -35,12 +35,14 @@ def known(prefix: Path) -> Receipt:
         interpreter=Interpreter(str(python), "3.11.17", "fallback"),
         distributions=(receipt.Distribution("six", "1", "six-1-py3-none-any.whl", "c" * 64),),
         host=receipt.Host("node", "6.1", "2.36"),
+        audit=receipt.Audit(3, 20, (), ("a note",), 0.1),
         checks=receipt.Checks(1, 0, 0.5),
         seconds={"install": 1.5},
         tools={"uv": "0"},
         created="2026-11-30T00:00:00Z",
         mode="exchange",
         manifest_sha256="d" * 64,
+        written={"bin/tool": "e" * 64},
         notes=(),
         look=receipt.look(prefix, python),
     )
@@ -64,7 +66,7 @@ def test_what_is_no_receipt_counts_as_none(tmp_path: Path, known: Receipt, text:
 
 
 def test_a_receipt_of_another_schema_counts_as_none(tmp_path: Path, known: Receipt) -> None:
-    receipt.write(tmp_path, msgspec.structs.replace(known, schema=2))
+    receipt.write(tmp_path, msgspec.structs.replace(known, schema=1))
     assert receipt.read(tmp_path, "toy") is None
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from envbuild.catalog.project import Project
-from tests import manifest
 from envbuild.prefix.transaction import STEPS
-from tests import projects, wheels
+from tests import manifest, projects, wheels
 from tests.conftest import Envbuild
 from tests.servers import SimpleIndex
 

@@ -1,0 +1,32 @@
+"""A prefix that was built and broke the relocation rules: it never gets to its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from envbuild.errors import CheckFailedError
+from envbuild.findings import Finding, text
+
+
+class Refused(CheckFailedError):
+    """The relocation rules found errors in a prefix that was just built.
+
+    Args:
+        environment: whose prefix it is.
+        findings: all that they found.
+        kept: where it is kept to be looked at.
+    """
+
+    def __init__(
+        self, environment: str, findings: Sequence[Finding], *, kept: object = None
+    ) -> None:
+        errors = [one for one in findings if one.severity == "error"]
+        count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
+        super().__init__(
+            f"the new prefix of {environment} breaks the relocation rules: {count}",
+            where=kept,
+            mend="see docs/rules.md, or `envbuild verify --explain CODE`",
+            detail=text(errors),
+        )
+        self.environment = environment
+        self.findings = tuple(findings)
