@@ -254,7 +254,7 @@ class Ground:
     def shown(self, text: str) -> str:
         """Write a text of the table out for this site."""
         site = self.site
-        names = {
+        names: dict[str, Path | str] = {
             "PREFIX": site.prefix,
             "PACKAGES": site.prefix / PACKAGES,
             "OTHER": site.root / "other",
@@ -264,9 +264,11 @@ class Ground:
             "TMP": self.tmp,
             "VERSION": site.pin.version,
             "MINOR": MINOR,
-            "TAG": sys.implementation.cache_tag,
+            "TAG": str(sys.implementation.cache_tag),
             "PROJECT": site.project.folder,
         }
+        shebang = len(f"#!{site.prefix}/bin/python")
+        names |= {"SHEBANG": str(shebang), "LONG": str(shebang + 129)}
         for name, value in names.items():
             text = text.replace(f"<{name}>", str(value))
         return text

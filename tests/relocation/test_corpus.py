@@ -76,6 +76,12 @@ MANIFEST = Found(
 )
 
 
+# where the links of an interpreter may lead
+INSIDE = (
+    "links inside <PREFIX>, <ROOT>/.envbuild/interpreters, <BASE>, /usr, /bin, /lib, /lib64, /opt"
+)
+
+
 def changed(where: str) -> Found:
     return Found("M002", "error", where, "was changed since the prefix was created")
 
@@ -287,7 +293,7 @@ def a_folder_above_of_another_owner(at: Ground) -> None:
         "<PREFIX>/bin/run-data",
         "the kernel cuts its first line off",
         "at most 30 bytes, or the form that starts with #!/bin/sh",
-        "48 bytes",
+        "<SHEBANG> bytes",
     ),
     Found(
         "P003",
@@ -295,7 +301,7 @@ def a_folder_above_of_another_owner(at: Ground) -> None:
         "<PREFIX>/bin/tool",
         "the kernel cuts its first line off",
         "at most 30 bytes, or the form that starts with #!/bin/sh",
-        "48 bytes",
+        "<SHEBANG> bytes",
     ),
     Found(
         "P003",
@@ -303,7 +309,7 @@ def a_folder_above_of_another_owner(at: Ground) -> None:
         "<PREFIX>/bin/tool-gui",
         "the kernel cuts its first line off",
         "at most 30 bytes, or the form that starts with #!/bin/sh",
-        "48 bytes",
+        "<SHEBANG> bytes",
     ),
     quick="P003 P003 P003",
 )
@@ -319,7 +325,7 @@ def shebangs_longer_than_the_site_takes(at: Ground) -> None:
         "<PREFIX>/bin/run-data",
         "the kernel cuts its first line off",
         "at most 127 bytes, or the form that starts with #!/bin/sh",
-        "177 bytes",
+        "<LONG> bytes",
     ),
     quick="M002 P003",
 )
@@ -461,7 +467,7 @@ def a_link_was_changed(at: Ground) -> None:
         "error",
         "<PREFIX>/bin/python",
         "leads to a home folder",
-        "links inside <PREFIX>, <ROOT>/.envbuild/interpreters, <BASE>, /usr, /bin, /lib, /lib64, /opt",
+        INSIDE,
         "<HOME>/bin/<MINOR>",
     ),
     Found(
@@ -495,7 +501,7 @@ def an_interpreter_in_a_home_folder(at: Ground) -> None:
         "error",
         "<PREFIX>/bin/python",
         "leads to a cache",
-        "links inside <PREFIX>, <ROOT>/.envbuild/interpreters, <BASE>, /usr, /bin, /lib, /lib64, /opt",
+        INSIDE,
         "<HOME>/.cache/uv/<MINOR>",
     ),
     Found(
@@ -530,7 +536,7 @@ def an_interpreter_in_a_cache(at: Ground) -> None:
         "error",
         "<PREFIX>/bin/python",
         "leads to the prefix of other",
-        "links inside <PREFIX>, <ROOT>/.envbuild/interpreters, <BASE>, /usr, /bin, /lib, /lib64, /opt",
+        INSIDE,
         "<OTHER>/bin/python",
     ),
     MANIFEST,
@@ -548,7 +554,7 @@ def an_interpreter_of_another_prefix(at: Ground) -> None:
         "error",
         "<PREFIX>/bin/python",
         "leads to a folder that the site does not declare",
-        "links inside <PREFIX>, <ROOT>/.envbuild/interpreters, <BASE>, /usr, /bin, /lib, /lib64, /opt",
+        INSIDE,
         "<TMP>/python",
     ),
     MANIFEST,
@@ -1321,7 +1327,8 @@ def a_requirement_of_an_extra(at: Ground) -> None:
 def requirements_that_do_not_apply(at: Ground) -> None:
     with at.packages("tool-2.0.dist-info/METADATA").open("a") as file:
         file.write(
-            "Requires-Dist: nowhere; sys_platform == 'win32'\nRequires-Dist: nowhere; extra == 'slow'\nRequires-Dist: >=broken\n"
+            "Requires-Dist: nowhere; sys_platform == 'win32'\n"
+            "Requires-Dist: nowhere; extra == 'slow'\nRequires-Dist: >=broken\n"
         )
 
 
@@ -1953,9 +1960,9 @@ def test_the_command_says_the_same(name: str, ground: Ground, envbuild: Envbuild
     found = [Finding(**one) for one in report["findings"]]
     assert len(found) == len(fault.found)
     assert all(any(its.fits(one, ground) for its in fault.found) for one in found)
-    assert (
-        done.err
-        == f"error: {len(found)} error{'' if len(found) == 1 else 's'}, no warnings; `envbuild verify --explain CODE` says more\n"
+    number = f"{len(found)} error{'' if len(found) == 1 else 's'}"
+    assert done.err == (
+        f"error: {number}, no warnings; `envbuild verify --explain CODE` says more\n"
     )
 
 
