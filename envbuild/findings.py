@@ -14,6 +14,10 @@ from envbuild.errors import InputError
 CODE = re.compile(r"[A-Z][0-9]{3}")
 
 
+# Findings alike that people are told one by one
+_LISTED = 10
+
+
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One thing that is not as it should be.
 
@@ -105,6 +109,33 @@ def chosen(
         else:
             suppressed.append((finding, reason))
     return Chosen(tuple(counted), tuple(suppressed))
+
+
+def gathered(findings: Iterable[Finding]) -> list[Finding]:
+    """Of many findings that are alike, keep a few and tell the number of the others.
+
+    For people: what reads a report is given all of them.
+
+    Args:
+        findings: in any order, which is kept.
+    """
+    kept: list[Finding] = []
+    alike: dict[tuple[str, str, str], list[Finding]] = {}
+    for one in findings:
+        some = alike.setdefault((one.code, one.severity, one.message), [])
+        some.append(one)
+        if len(some) <= _LISTED:
+            kept.append(one)
+    for some in alike.values():
+        more = len(some) - _LISTED
+        if more > 0:
+            last = some[_LISTED - 1]
+            message = f"{more} more like this: {last.message}"
+            mend = last.mend if all(one.mend == last.mend for one in some) else None
+            where = some[_LISTED].where if more == 1 else f"{some[_LISTED].where} and others"
+            summary = Finding(last.code, last.severity, where, message, mend=mend)
+            kept.insert(kept.index(last) + 1, summary)
+    return kept
 
 
 def failed(findings: Iterable[Finding]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from envbuild.cli import common
 
@@ -75,7 +76,7 @@ def command(
     """
     from envbuild import findings
     from envbuild.errors import CheckFailedError, EnvbuildError
-    from envbuild.prefix import verify
+    from envbuild.prefix import subjects, verify
 
     if explain is not None:
         _explain(explain)
@@ -83,7 +84,7 @@ def command(
     project, layout = _site(ctx, site_name, root, user, optional=prefix is not None)
     ignored = [_ignored(text) for text in ignore]
     if layout is not None:
-        ignored += layout.site.ignore
+        ignored += subjects.ignored(layout)
     selected = [code for text in select for code in _codes(text)]
     if prefix is not None and names:
         raise click.UsageError("either ENV or --prefix, not both")
@@ -113,7 +114,11 @@ def _site(
     try:
         project = common.project(ctx)
     except InputError:
-        if optional and ctx.get_parameter_source("site_name") is not None and root is None:
+        if (
+            optional
+            and ctx.get_parameter_source("site_name") is ParameterSource.DEFAULT
+            and root is None
+        ):
             return None, None
         raise
     return project, project.layout(site_name, user=user, root=root)
@@ -123,6 +128,7 @@ def _prefixes(
     project: Project | None, layout: Layout | None, names: tuple[str, ...], prefix: Path | None
 ) -> list[tuple[str | None, Path | None]]:
     """Return what is to be verified: an environment by its name, or a folder."""
+    from envbuild.errors import PreflightError
     from envbuild.prefix import verify
 
     if prefix is not None:
@@ -135,7 +141,15 @@ def _prefixes(
     assert layout is not None
     if names:
         return [(name, None) for name in project.select(names)]
-    return [(name, None) for name in sorted(layout.folders) if layout.prefix(name).exists()]
+    built = [(name, None) for name in sorted(layout.folders) if layout.prefix(name).exists()]
+    if not built:
+        raise PreflightError(
+            "nothing is built here",
+            where=f"site {layout.name}, root {layout.root}",
+            expected="a prefix of " + ", ".join(sorted(layout.folders)),
+            mend="run `envbuild create`, or name a folder with --prefix",
+        )
+    return built
 
 
 def _verify(
@@ -247,7 +261,7 @@ def _report(
         return
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     if chosen.findings:
-        click.echo(findings.text(chosen.findings, color=color))
+        click.echo(findings.text(findings.gathered(chosen.findings), color=color))
     for one in results:
         for note in one.notes:
             click.echo(f"note: {note}")

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 from envbuild import durable, process
 from envbuild.catalog.environment import Checks, Editable
 from envbuild.errors import EnvbuildError, StepError, restored
-from envbuild.findings import Finding, failed
+from envbuild.findings import Finding, Ignored, chosen, failed
 from envbuild.lock.lockfile import Lock
 from envbuild.prefix import aside, checks, contents, install, receipt
 from envbuild.prefix.install import Settings
@@ -52,6 +52,7 @@ class Job(msgspec.Struct, frozen=True):
         projects: what is installed in editable form.
         checks: what the prefix must be able to do.
         subject: what the prefix is held to.
+        ignored: what the rules find and does not count.
         settings: how files get there.
         staging: the folder that is to appear at the path; None to build at the path itself.
     """
@@ -65,6 +66,7 @@ class Job(msgspec.Struct, frozen=True):
     projects: tuple[Project, ...]
     checks: Checks
     subject: Subject
+    ignored: tuple[Ignored, ...]
     settings: Settings
     staging: str | None = None
 
@@ -165,11 +167,11 @@ def build(job: Job) -> Built:
         ]
     with clock.step("audit"):
         subject = _subject(job, wheels, projects)
-        found = _audited(subject, job.name)
+        found = _audited(subject, job)
     done = checks.run(prefix, job.checks, job.name)
     with clock.step("checked again"):
         if audit.state(job.prefix) != found.state:
-            found = _audited(subject, job.name)  # a check wrote into the prefix
+            found = _audited(subject, job)  # a check wrote into the prefix
     return Built(
         distributions=tuple(sorted([*wheels, *projects], key=lambda one: one.name)),
         audit=receipt.Audit(
@@ -207,11 +209,15 @@ def _subject(
     return msgspec.structs.replace(job.subject, contents=held)
 
 
-def _audited(subject: Subject, name: str) -> audit.Audit:
+def _audited(subject: Subject, job: Job) -> audit.Audit:
     found = audit.audit(subject)
-    if failed(found.findings):
-        raise Refused(name, found.findings)
-    return found
+    counted = chosen(found.findings, (), job.ignored)
+    if failed(counted.findings):
+        raise Refused(job.name, counted.findings)
+    passed = (
+        f"{one.where}: {one.code} is passed over: {reason}" for one, reason in counted.suppressed
+    )
+    return msgspec.structs.replace(found, findings=counted.findings, notes=(*found.notes, *passed))
 
 
 class _Clock:

@@ -425,6 +425,7 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
             ),
             unfinished=(),  # this very run
         ),
+        ignored=subjects.ignored(layout),
         settings=Settings(
             link_mode=layout.site.link_mode,
             work="",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from envbuild.errors import CheckFailedError
-from envbuild.findings import Finding, text
+from envbuild.findings import Finding, gathered, text
 
 
 class Refused(CheckFailedError):
@@ -26,7 +26,7 @@ class Refused(CheckFailedError):
             f"the new prefix of {environment} breaks the relocation rules: {count}",
             where=kept,
             mend="see docs/rules.md, or `envbuild verify --explain CODE`",
-            detail=text(errors),
+            detail=text(gathered(errors)),
         )
         self.environment = environment
         self.findings = tuple(findings)

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from envbuild.catalog.environment import Environment
 from envbuild.catalog.site import Layout, Site
+from envbuild.errors import InputError
+from envbuild.findings import Ignored
 from envbuild.lock.interpreters import Pin
 from envbuild.prefix import interpreter, journal, preflight
 from envbuild.prefix.interpreter import Interpreter
-from envbuild.relocation import elf
+from envbuild.relocation import elf, rules
 from envbuild.relocation.subject import Base, Ceilings, Subject
 
 _LIBRARIES = ("/usr/lib64", "/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
@@ -44,7 +46,7 @@ def of(
         ceilings=ceilings(site, site_file),
         registered=str(prefix),
         root=str(layout.root),
-        others={str(layout.prefix(other)): other for other in layout.folders},
+        others={str(layout.prefix(other)): other for other in layout.folders if other != name},
         interpreters=str(layout.interpreters),
         system=site.system_paths,
         caches=tuple(_caches(layout)),
@@ -88,6 +90,23 @@ def stranger(prefix: Path, layout: Layout | None) -> Subject:
         libraries=site.system_libraries,
         architectures=site.gpu_architectures,
     )
+
+
+def ignored(layout: Layout) -> tuple[Ignored, ...]:
+    """Return what of the findings about a site's prefixes does not count.
+
+    Raises:
+        InputError: the site's file names a rule that there is not.
+    """
+    for index, one in enumerate(layout.site.ignore):
+        if one.code not in rules.rules():
+            raise InputError(
+                f"ignore[{index}].code: no such rule",
+                where=f"site {layout.name}",
+                expected="one of " + ", ".join(rules.rules()),
+                found=repr(one.code),
+            )
+    return layout.site.ignore
 
 
 def base(layout: Layout, python: Interpreter, pin: Pin) -> Base:

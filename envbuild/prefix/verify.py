@@ -23,7 +23,7 @@ from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock
 from envbuild.prefix import contents, create, locked, receipt, subjects
 from envbuild.prefix.receipt import Receipt
-from envbuild.relocation import audit
+from envbuild.relocation import audit, place
 from envbuild.relocation import running as rules
 from envbuild.relocation.subject import Contents, Distribution, Subject
 
@@ -111,7 +111,10 @@ def registered(
         site_file=str(project.site_files.get(layout.name, f"site {layout.name}")),
         base=python,
     )
-    subject = msgspec.structs.replace(subject, prefix=str(prefix))
+    findings = list(_receipted(layout, known, full=full))
+    if str(prefix) != subject.prefix:
+        # everything else is held to the registered path, which is the same folder
+        findings += place.standing(msgspec.structs.replace(subject, prefix=str(prefix)))
     notes: tuple[str, ...] = ()
     if subject.unfinished:
         run = exclusion.read(locked.path(layout, name))
@@ -120,7 +123,6 @@ def registered(
             subject = msgspec.structs.replace(subject, unfinished=())
     held = _contents(known, layout, wheelhouse if full else None)
     subject = msgspec.structs.replace(subject, contents=held)
-    findings = list(_receipted(layout, known, full=full))
     if not full:
         findings += audit.quick(subject)
         return Verified(
@@ -329,7 +331,9 @@ def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding
         why,
         expected="as its receipt says",
         found=f"a receipt of {known.receipt.created}",
-        mend=again if why != create.CHANGED else "see what was changed: add --full",
+        mend=again
+        if why != create.CHANGED
+        else f"see what was changed with --full; if it finds nothing wrong, {again} anyway",
     )
 
 

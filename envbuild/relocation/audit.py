@@ -22,8 +22,6 @@ from envbuild.relocation.subject import Contents, Subject
 _BATCH = 48
 # What a quick look reads at most of a file, in bytes
 _QUICK = 1 << 20
-# Findings alike that are listed one by one; of the others their number is told
-_LISTED = 10
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -211,7 +209,7 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
     findings += Code(subject, compiled, set(files), minor).check()
     wheels = listed.files
     return Audit(
-        findings=tuple(_gathered(subject.prefix, findings)),
+        findings=tuple(sorted(findings, key=lambda one: (one.code, one.where, one.message))),
         notes=tuple(
             f"{line.place} runs whenever Python starts: {_short(line.line)}"
             for one in seen
@@ -242,7 +240,7 @@ def _distributions(seen: list[Seen]) -> Iterator[Metadata]:
         if one.kept is not None and one.path.endswith("/direct_url.json")
     }
     for one in seen:
-        if one.kept is not None and one.path.endswith(".dist-info/METADATA"):
+        if one.kept is not None and one.path.endswith(("/METADATA", "/PKG-INFO")):
             folder = one.path.rpartition("/")[0]
             read = installed.metadata(folder, one.kept, addresses.get(folder))
             if read is not None:
@@ -269,7 +267,7 @@ def _linked(subject: Subject, seen: list[Seen]) -> Iterator[Finding]:
                 "is one file with another outside the prefix: who edits that, edits this",
                 expected=f"{len(paths)} name{'' if len(paths) == 1 else 's'}, in the prefix",
                 found=f"{counts[node]} names",
-                mend='create the prefix with link-mode = "copy"',
+                mend="create it anew with files of its own: link-mode = copy, of uv too",
             )
 
 
@@ -294,24 +292,3 @@ def manifest(seen: list[Seen]) -> str:
         kind = "link" if stat.S_ISLNK(one.mode) else f"{stat.S_IMODE(one.mode):04o}"
         digest.update(f"{kind} {one.sha256} {one.path!a}\n".encode())
     return digest.hexdigest()
-
-
-def _gathered(prefix: str, findings: list[Finding]) -> Iterator[Finding]:
-    """Sort findings; of many that are alike, list a few and tell the number of the others."""
-    alike: dict[tuple[str, str, str], list[Finding]] = defaultdict(list)
-    for one in findings:
-        alike[one.code, one.severity, one.message].append(one)
-    kept = []
-    for (code, _, message), some in alike.items():
-        some.sort(key=lambda one: one.where)
-        kept += some[:_LISTED]
-        more = len(some) - _LISTED
-        if more > 0:
-            said = f"{more} more like the {_LISTED} that are listed: {message}"
-            kept.append(
-                msgspec.structs.replace(
-                    some[0], where=prefix, message=said, expected=None, found=None
-                )
-            )
-        del code
-    yield from sorted(kept, key=lambda one: (one.code, one.where, one.message))

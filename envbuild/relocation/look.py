@@ -144,7 +144,7 @@ class Looker:
         algorithm = "sha256" if expected is None else expected.algorithm
         descriptor = os.open(str(at), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            small = status.st_size <= _WHOLE
+            small = status.st_size <= _WHOLE or (expected is not None and expected.body)
             data = _whole(descriptor, status.st_size) if small else os.pread(descriptor, 64, 0)
             sums = {}
             for name in {algorithm, "sha256"} if not byte_code or expected else set():
@@ -339,8 +339,10 @@ def _digest(descriptor: int, algorithm: str) -> str:
 def _kept(path: str, data: bytes) -> bytes | None:
     """Keep what the rules for distributions need: metadata without its description, addresses."""
     folder, _, name = path.rpartition("/")
-    if not folder.endswith(".dist-info") or not _PACKAGES.fullmatch(folder.rpartition("/")[0]):
+    if not folder.endswith((".dist-info", ".egg-info")) or not _PACKAGES.fullmatch(
+        folder.rpartition("/")[0]
+    ):
         return None  # packages carry others' metadata inside them, which Python does not look at
-    if name == "METADATA":
+    if name in ("METADATA", "PKG-INFO"):
         return re.split(rb"\r?\n\r?\n", data, maxsplit=1)[0]
     return data if name == "direct_url.json" else None
