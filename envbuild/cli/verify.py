@@ -76,7 +76,7 @@ def command(
     """
     from envbuild import findings
     from envbuild.errors import CheckFailedError, EnvbuildError
-    from envbuild.prefix import subjects, verify
+    from envbuild.prefix import jobs, subjects
 
     if explain is not None:
         _explain(explain)
@@ -96,7 +96,7 @@ def command(
             )
         except EnvbuildError as error:
             failures[name or str(path)] = error
-    more = list(verify.running(project, layout, scripts, process))
+    more = list(jobs.check(project, layout, scripts, process))
     found = [finding for one in results for finding in one.findings] + more
     chosen = findings.chosen(found, selected, ignored)
     _report(results, chosen, layout, sarif=sarif, json_output=json_output)
@@ -114,11 +114,8 @@ def _site(
     try:
         project = common.project(ctx)
     except InputError:
-        if (
-            optional
-            and ctx.get_parameter_source("site_name") is ParameterSource.DEFAULT
-            and root is None
-        ):
+        unasked = ctx.get_parameter_source("site_name") is ParameterSource.DEFAULT
+        if optional and unasked and root is None:
             return None, None
         raise
     return project, project.layout(site_name, user=user, root=root)
@@ -141,7 +138,7 @@ def _prefixes(
     assert layout is not None
     if names:
         return [(name, None) for name in project.select(names)]
-    built = [(name, None) for name in sorted(layout.folders) if layout.prefix(name).exists()]
+    built = [name for name in sorted(layout.folders) if layout.prefix(name).exists()]
     if not built:
         raise PreflightError(
             "nothing is built here",
@@ -149,7 +146,7 @@ def _prefixes(
             expected="a prefix of " + ", ".join(sorted(layout.folders)),
             mend="run `envbuild create`, or name a folder with --prefix",
         )
-    return built
+    return [(name, None) for name in built]
 
 
 def _verify(

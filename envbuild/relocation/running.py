@@ -1,26 +1,21 @@
-"""What runs in a prefix: its variables, the scripts that start it, and credentials (R001 to R004).
+"""What runs in a prefix: its variables, and the scripts that start it (R001 to R003).
 
-Values in, findings out. A finding about a script shows the words that it is about and no more, and
-one about credentials the name of a variable: what else stands there may be a secret.
+Values in, findings out. A finding about a script shows the words that it is about and no more:
+what else stands there may be a secret.
 """
 
 from __future__ import annotations
 
-import bisect
-import itertools
-import json
 import os
 import re
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
-from urllib.parse import quote
 
 import msgspec
 
-from envbuild.errors import InputError
 from envbuild.findings import Finding
+from envbuild.relocation import shell
+from envbuild.relocation.shell import Token
 
 # variables that name folders which programs fill
 CACHES = (
@@ -48,14 +43,6 @@ _REDIRECTING = {
     "PYTHONPATH": "modules that no lock names are imported first",
     "PYTHONHOME": "the standard library is looked for elsewhere",
 }
-
-# shorter values stand in many files that know nothing of them
-_SHORTEST_SECRET = 8
-
-_CHUNK = 1 << 20
-
-
-# The environment of a process
 
 
 def environment(
@@ -88,10 +75,10 @@ def _cache(name: str, value: str, allowed: Sequence[Path], where: str) -> Iterat
         message = f"{name} names a folder by a relative path"
         yield from _misplaced(message, name, _shown(value), allowed, where)
         return
-    real = _real(value)
-    if any(real.is_relative_to(_real(folder)) for folder in allowed):
+    place = real(value)
+    if any(place.is_relative_to(real(folder)) for folder in allowed):
         return
-    linked = "" if str(real) == os.path.normpath(value) else f", which is {_shown(str(real))}"
+    linked = "" if str(place) == os.path.normpath(value) else f", which is {_shown(str(place))}"
     message = f"{name} lies where the site does not allow it"
     yield from _misplaced(message, name, _shown(value) + linked, allowed, where)
 
@@ -135,14 +122,15 @@ def _redirected(name: str, value: str, where: str) -> Finding:
     )
 
 
-def _real(path: str | Path) -> Path:
+def real(path: str | Path) -> Path:
+    """Return a path without links and dots, also one that no file can have."""
     try:
-        real = os.path.realpath(path)
+        plain = os.path.realpath(path)
     except ValueError:
         # characters that no file's name can have
-        real = os.path.normpath(path)
+        plain = os.path.normpath(path)
     # two slashes at the beginning are a root of their own for `Path`, but not for Linux
-    return Path(re.sub(r"\A//", "/", real))
+    return Path(re.sub(r"\A//", "/", plain))
 
 
 def _name(path: str) -> str:
@@ -154,274 +142,13 @@ def _shown(text: str) -> str:
     return text if text.isprintable() else repr(text)
 
 
-# Scripts: what their commands are
-
 _SHELLS = frozenset({"sh", "bash", "dash", "ksh", "zsh"})
-
-_BLANK = " \t\r"
-_OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&>>|&>|<<<|<<-|<<|<>|<&|>>|>\||>&|[\n;&|()<>]")
-_REDIRECTION = frozenset({"&>>", "&>", "<<<", "<>", "<&", ">>", ">|", ">&", "<", ">"})
-_HERE_DOCUMENT = frozenset({"<<", "<<-"})
-_PLAIN = re.compile(r"[^\s\\'\"`$;&|()<>]+")
-_ANSI_C = re.compile(r"\$'(?:[^'\\]|\\.)*(?:'|\Z)", re.DOTALL)
-_ARITHMETIC = re.compile(r"\$?\(\([^\n]*?\)\)")
-
-# what a backslash quotes inside of double quotes
-_ESCAPED = '$`"\\\n'
-
-# what stands before a command without being one
-_RESERVED = frozenset(
-    {"if", "then", "elif", "else", "fi", "while", "until", "do", "done", "coproc", "!", "{", "}"}
-)
 
 # options of shells that the next word belongs to
 _VALUED = r"[-+][A-Za-z]*[oO]|--rcfile|--init-file"
 
-# deeper than people write, and far from Python's limit
-_DEEPEST = 40
+# strings in strings that shells run: deeper than people write
 _DEEPEST_STRING = 5
-
-
-class _Token(msgspec.Struct, frozen=True):
-    """A word of a script without its quotes, or an operator.
-
-    Attributes:
-        text: what it is; expansions stand in it as they are written, commands in it as ``$()``.
-        line: where it begins, counted from 1.
-        operator: whether it is one.
-    """
-
-    text: str
-    line: int
-    operator: bool = False
-
-
-class _Lexer:
-    """Splits a script into lists of tokens: its own, and one for each command in a word.
-
-    `shlex` does not do: it takes ``${a#b}`` for a comment, and for it a quoted ``;`` is like any
-    other. Nothing is refused: what is not closed ends with the text.
-
-    Source: POSIX.1-2024, Shell Command Language, 2.3; bash(1).
-    """
-
-    def __init__(self, text: str) -> None:
-        self.lists: list[list[_Token]] = []
-        self._text = text
-        self._at = 0
-        self._depth = 0
-        self._line_ends = [match.start() for match in re.finditer("\n", text)]
-        self._here: list[tuple[str, bool]] = []
-        self.lists.append(self._list(""))
-
-    def _list(self, end: str) -> list[_Token]:
-        """Read up to the character that ends a list of commands, and over it."""
-        tokens: list[_Token] = []
-        opened = 0
-        glued = -1
-        while self._at < len(self._text):
-            start, line = self._at, self._line()
-            char = self._text[start]
-            operator = _OPERATOR.match(self._text, start)
-            if char == end and (char == "`" or not opened):
-                self._at += 1
-                break
-            if char in _BLANK:
-                self._at += 1
-            elif self._text.startswith("\\\n", start):
-                self._at += 2
-            elif char == "#":
-                self._at = self._line_end()
-            elif self._text.startswith(("<(", ">("), start):
-                self._at += 1
-                if not self._nested(")"):
-                    self._at += 1
-                tokens.append(_Token("$()", line))
-            elif arithmetic := _ARITHMETIC.match(self._text, start):
-                self._at = arithmetic.end()
-                tokens.append(_Token("$(())", line))
-            elif operator:
-                self._at = operator.end()
-                opened += {"(": 1, ")": -1 if opened else 0}.get(char, 0)
-                if char in "<>" and glued == start and tokens[-1].text.isdigit():
-                    tokens.pop()  # the number of a file descriptor
-                self._operator(operator[0], line, end, tokens)
-            else:
-                tokens.append(_Token(self._word(end), line))
-                glued = self._at
-        return tokens
-
-    def _operator(self, operator: str, line: int, end: str, tokens: list[_Token]) -> None:
-        if operator in _HERE_DOCUMENT:
-            while self._at < len(self._text) and self._text[self._at] in _BLANK:
-                self._at += 1
-            self._here.append((self._word(end), operator == "<<-"))
-            return
-        tokens.append(_Token(operator, line, operator=True))
-        if operator == "\n":
-            for word, indented in self._here:
-                self._skip_here_document(word, indented)
-            self._here.clear()
-
-    def _skip_here_document(self, word: str, indented: bool) -> None:
-        while self._at < len(self._text):
-            line = self._text[self._at : self._line_end()]
-            self._at = min(self._line_end() + 1, len(self._text))
-            if (line.lstrip("\t") if indented else line).rstrip("\r") == word:
-                return
-
-    def _word(self, end: str) -> str:
-        parts: list[str] = []
-        while self._at < len(self._text):
-            char = self._text[self._at]
-            if plain := _PLAIN.match(self._text, self._at):
-                self._at = plain.end()
-                parts.append(plain[0])
-            elif char == "\\":
-                escaped = self._text[self._at + 1 : self._at + 2]
-                self._at += 2
-                parts.append("" if escaped == "\n" else escaped)
-            elif char == "'":
-                parts.append(self._single())
-            elif char == '"':
-                parts.append(self._double())
-            elif char == "$":
-                parts.append(self._dollar())
-            elif char == "`" and end != "`":
-                parts.append(self._backquoted())
-            elif char == "(" and parts and parts[-1].endswith(("=", *"?*+@!")):
-                # an array, or a pattern: no commands, but those in its words
-                if not self._nested(")", listed=False):
-                    break
-                parts.append("()")
-            elif char.isspace() and char not in f"{_BLANK}\n":
-                self._at += 1
-                parts.append(char)
-            else:
-                break
-        return "".join(parts)
-
-    def _single(self) -> str:
-        start = self._at + 1
-        close = self._text.find("'", start)
-        close = len(self._text) if close < 0 else close
-        self._at = close + 1
-        return self._text[start:close]
-
-    def _double(self) -> str:
-        parts: list[str] = []
-        self._at += 1
-        while self._at < len(self._text):
-            char = self._text[self._at]
-            if char == '"':
-                self._at += 1
-                break
-            if char == "\\":
-                escaped = self._text[self._at + 1 : self._at + 2]
-                self._at += 2
-                kept = "" if escaped in _ESCAPED else "\\"
-                parts.append("" if escaped == "\n" else kept + escaped)
-            elif char == "$":
-                parts.append(self._dollar(quoted=True))
-            elif char == "`":
-                parts.append(self._backquoted())
-            else:
-                self._at += 1
-                parts.append(char)
-        return "".join(parts)
-
-    def _dollar(self, *, quoted: bool = False) -> str:
-        after = self._text[self._at + 1 : self._at + 2]
-        if arithmetic := _ARITHMETIC.match(self._text, self._at):
-            self._at = arithmetic.end()
-            return "$(())"
-        ansi_c = None if quoted else _ANSI_C.match(self._text, self._at)
-        if ansi_c:
-            self._at = ansi_c.end()
-            return ansi_c[0][2:].removesuffix("'")
-        self._at += 1
-        if after == "(" and self._nested(")"):
-            return "$()"
-        if after == "{":
-            return self._braces()
-        # before a quote it asks for a translation
-        return "" if after == '"' and not quoted else "$"
-
-    def _braces(self) -> str:
-        start, opened = self._at - 1, 0
-        while self._at < len(self._text):
-            char = self._text[self._at]
-            if char == "$" and self._text[self._at + 1 : self._at + 2] == "(":
-                self._at += 1
-                self._at += 0 if self._nested(")") else 1
-                continue
-            self._at += 2 if char == "\\" else 1
-            opened += {"{": 1, "}": -1}.get(char, 0)
-            if not opened:
-                break
-        return self._text[start : self._at]
-
-    def _backquoted(self) -> str:
-        if not self._nested("`"):
-            self._at += 1
-        return "$()"
-
-    def _nested(self, end: str, *, listed: bool = True) -> bool:
-        """Read a list of commands that opens here; False, and nothing read, where too deep."""
-        if self._depth == _DEEPEST:
-            return False
-        self._depth += 1
-        self._at += 1
-        tokens = self._list(end)
-        if listed:
-            self.lists.append(tokens)
-        self._depth -= 1
-        return True
-
-    def _line(self) -> int:
-        return bisect.bisect_left(self._line_ends, self._at) + 1
-
-    def _line_end(self) -> int:
-        index = bisect.bisect_left(self._line_ends, self._at)
-        return self._line_ends[index] if index < len(self._line_ends) else len(self._text)
-
-
-def _commands(tokens: Iterable[_Token]) -> Iterator[list[_Token]]:
-    """Yield the words of each simple command, without redirections and reserved words."""
-    words: list[_Token] = []
-    target = pattern = False
-    cases = 0
-    for token in itertools.chain(tokens, [_Token("\n", 0, operator=True)]):
-        text = token.text
-        if not token.operator:
-            if target:
-                target = False
-            elif pattern or not words:
-                if text == "esac":
-                    cases, pattern = max(cases - 1, 0), False
-                elif not pattern and text not in _RESERVED:
-                    words.append(token)
-            elif words[0].text == "function" and text == "{":
-                words = []
-            elif words[0].text == "case" and text == "in" and len(words) > 1:
-                cases, pattern, words = cases + 1, True, []
-            else:
-                words.append(token)
-        elif pattern:
-            pattern = text != ")"
-        elif words and words[0].text == "[[" and words[-1].text != "]]" and text != "\n":
-            continue  # in a test they compare
-        elif text in _REDIRECTION:
-            target = True
-        else:
-            # a name and a parenthesis begin a function
-            if words and text != "(":
-                yield words
-            words = []
-            pattern = bool(cases) and text in {";;", ";&", ";;&"}
-
-
-# Scripts: what is wrong with their commands
 
 
 class _Wrapper(msgspec.Struct, frozen=True):
@@ -439,7 +166,7 @@ class _Wrapper(msgspec.Struct, frozen=True):
     operands: int = 0
     asking: frozenset[str] = frozenset()
 
-    def inner(self, words: Sequence[_Token]) -> Sequence[_Token]:
+    def inner(self, words: Sequence[Token]) -> Sequence[Token]:
         """Return the command that is started by these arguments."""
         at = 0
         while at < len(words) and words[at].text.startswith("-"):
@@ -516,7 +243,7 @@ class _Script(msgspec.Struct, frozen=True):
     prefixes: Sequence[Path]
     allowed: Sequence[Path]
 
-    def place(self, word: _Token) -> str:
+    def place(self, word: Token) -> str:
         """Name the line of a word."""
         return f"{self.where}:{word.line}"
 
@@ -540,7 +267,7 @@ def script(
     text = text.replace("\0", "")
     first = text.partition("\n")[0]
     if first.startswith("#!"):
-        words = [_Token(word, 1) for word in first[2:].split()]
+        words = [Token(word, 1) for word in first[2:].split()]
         yield from _command(words, held, 0)
         if not any(_name(word.text) in _SHELLS for word in words):
             return
@@ -549,16 +276,16 @@ def script(
 
 def _text(text: str, held: _Script, first: int, depth: int) -> Iterator[Finding]:
     """Yield what is wrong in a script, or in a string that is one, in the order of its lines."""
-    commands = [
+    found = [
         [msgspec.structs.replace(word, line=word.line + first - 1) for word in words]
-        for tokens in _Lexer(text).lists
-        for words in _commands(tokens)
+        for tokens in shell.Lexer(text).lists
+        for words in shell.commands(tokens)
     ]
-    for words in sorted(commands, key=lambda words: words[0].line):
+    for words in sorted(found, key=lambda words: words[0].line):
         yield from _command(words, held, depth)
 
 
-def _command(words: Sequence[_Token], held: _Script, depth: int) -> Iterator[Finding]:
+def _command(words: Sequence[Token], held: _Script, depth: int) -> Iterator[Finding]:
     """Yield what is wrong with a simple command, whatever programs it is started by."""
     while words:
         wrapper = _WRAPPERS.get(_name(words[0].text))
@@ -576,7 +303,7 @@ def _command(words: Sequence[_Token], held: _Script, depth: int) -> Iterator[Fin
         yield from _strings(words, held, depth)
 
 
-def _called(words: Sequence[_Token], held: _Script) -> Iterator[Finding]:
+def _called(words: Sequence[Token], held: _Script) -> Iterator[Finding]:
     """Yield that a program of a prefix is called, but not by its absolute path (R002)."""
     head = words[0].text
     name = _name(head)
@@ -595,7 +322,7 @@ def _called(words: Sequence[_Token], held: _Script) -> Iterator[Finding]:
     )
 
 
-def _prepared(words: Sequence[_Token], held: _Script) -> Iterator[Finding]:
+def _prepared(words: Sequence[Token], held: _Script) -> Iterator[Finding]:
     """Yield that the shell is prepared to find an interpreter by itself (R002)."""
     for message, found in _preparations([word.text for word in words]):
         yield Finding(
@@ -652,7 +379,7 @@ def _shell_options(arguments: Sequence[str]) -> list[str]:
     return options
 
 
-def _strings(words: Sequence[_Token], held: _Script, depth: int) -> Iterator[Finding]:
+def _strings(words: Sequence[Token], held: _Script, depth: int) -> Iterator[Finding]:
     """Yield what is wrong in strings that are run as scripts."""
     arguments = words[1:]
     if depth == _DEEPEST_STRING or not arguments:
@@ -667,7 +394,7 @@ def _strings(words: Sequence[_Token], held: _Script, depth: int) -> Iterator[Fin
                 yield from _text(word.text, held, word.line, depth + 1)
 
 
-def _variables(words: Sequence[_Token], held: _Script) -> Iterator[Finding]:
+def _variables(words: Sequence[Token], held: _Script) -> Iterator[Finding]:
     """Yield variables that a command of the shell itself sets, or takes away."""
     name, arguments = words[0].text, words[1:]
     if name in _DECLARING:
@@ -679,7 +406,7 @@ def _variables(words: Sequence[_Token], held: _Script) -> Iterator[Finding]:
                 yield _user_site("unset PYTHONNOUSERSITE", held.place(word))
 
 
-def _assignment(word: _Token, held: _Script) -> Iterator[Finding]:
+def _assignment(word: Token, held: _Script) -> Iterator[Finding]:
     """Yield that a variable is set to what it must not be (R001, R003)."""
     match = _ASSIGNMENT.fullmatch(word.text)
     if match is None:
@@ -699,234 +426,8 @@ def _assignment(word: _Token, held: _Script) -> Iterator[Finding]:
 
 def _may_become(value: str, allowed: Sequence[Path]) -> bool:
     """Whether a path with expansions in it may lie in an allowed folder, for all that is known."""
-    certain = _real(value.partition("$")[0].rpartition("/")[0] or "/")
+    certain = real(value.partition("$")[0].rpartition("/")[0] or "/")
     return not value.startswith("/") or any(
         certain.is_relative_to(folder) or folder.is_relative_to(certain)
-        for folder in map(_real, allowed)
+        for folder in map(real, allowed)
     )
-
-
-# Credentials
-
-
-def credentials(
-    folder: Path, env_file: Path, *, mode: int, owner: int, repository: Path
-) -> Iterator[Finding]:
-    """Yield what exposes the personal folder, or its file of variables (R004).
-
-    What is not there, or cannot be seen, is passed over.
-
-    Args:
-        folder: the personal folder.
-        env_file: the file, relative to the folder or absolute.
-        mode: permissions that the folder has at most.
-        owner: the number of the user who both belong to.
-        repository: the repository's folder, which neither may lie in.
-    """
-    yield from _exposed("folder", folder, mode, owner, repository)
-    yield from _exposed("file", folder / env_file, 0o600, owner, repository)
-
-
-def _exposed(
-    kind: Literal["folder", "file"], path: Path, mode: int, owner: int, repository: Path
-) -> Iterator[Finding]:
-    try:
-        status = path.stat()
-    except OSError:
-        return
-
-    def finding(message: str, expected: str, found: str, mend: str) -> Finding:
-        return Finding("R004", "error", str(path), message, expected, found, mend)
-
-    seen = stat.S_IMODE(status.st_mode)
-    # a file that its owner can run is no secret told
-    if seen & ~mode & (0o7777 if kind == "folder" else 0o077):
-        yield finding(
-            f"the personal {kind} is open to others",
-            f"mode {mode:04o} or stricter",
-            f"mode {seen:04o}",
-            f"run `chmod {mode:04o} {path}`",
-        )
-    if status.st_uid != owner:
-        yield finding(
-            f"the personal {kind} belongs to another user",
-            f"owner {owner}",
-            f"owner {status.st_uid}",
-            "run this as its owner, or name a folder of your own",
-        )
-    # a link in the repository publishes where it leads, and one out of sight may lead into it
-    places = [_absolute(path), _real(path)]
-    inside = [place for place in places if _lies_in(place, repository)]
-    if inside:
-        yield finding(
-            f"the personal {kind} lies in the repository",
-            f"a {kind} outside of {repository}",
-            str(inside[-1]),
-            "move it to where nothing is published",
-        )
-
-
-def _lies_in(place: Path, folder: Path) -> bool:
-    return place.is_relative_to(_absolute(folder)) or place.is_relative_to(_real(folder))
-
-
-def _absolute(path: Path) -> Path:
-    """Make a path absolute, without ``.`` and ``..``; links in it stay."""
-    return Path(os.path.normpath(path.absolute()))
-
-
-_ENTRY = re.compile(
-    r"""
-    ^ [^\S\n]* (?: export [^\S\n]+ )? (?P<name> [A-Za-z_][A-Za-z0-9_]* ) [^\S\n]* = [^\S\n]*
-    (?: '(?P<single> [^']* )' | "(?P<double> (?: [^"\\] | \\. )* )" | (?P<bare> [^\n]*? ) )
-    (?: [^\S\n]+ \#[^\n]* )? [^\S\n]* $
-    """,
-    re.VERBOSE | re.MULTILINE | re.DOTALL,
-)
-
-
-def read_secrets(env_file: Path) -> dict[str, str]:
-    """Read lines of ``NAME=VALUE``, with or without ``export``, quotes and comments.
-
-    What is no such line is passed over; of several values for a name the last one counts.
-
-    Raises:
-        InputError: the file cannot be read. What stands in it is in no message.
-    """
-    try:
-        data = env_file.read_bytes()
-    except OSError as error:
-        raise InputError(f"credentials cannot be read: {error.strerror}", where=env_file) from error
-    text = data.decode("utf-8", "surrogateescape").removeprefix("\ufeff").replace("\r\n", "\n")
-    return {match["name"]: _value(match) for match in _ENTRY.finditer(text)}
-
-
-def _value(match: re.Match[str]) -> str:
-    if match["double"] is not None:
-        return re.sub(r'\\(["\\$`])', r"\1", match["double"])
-    return str(match["bare"] if match["single"] is None else match["single"])
-
-
-def leaks(secrets: Mapping[str, str], files: Iterable[Path]) -> Iterator[Finding]:
-    """Yield files in which, or in whose names, a credential stands (R004).
-
-    Values are looked for as they are, and as JSON and URLs have them. Values of less than eight
-    characters are not looked for, nor paths of what there is, such as a CA bundle: neither is a
-    secret.
-
-    Args:
-        secrets: values by the names of their variables. No value gets into a finding.
-        files: what is looked through; what is gone or is no file is passed over.
-    """
-    forms = _forms(secrets)
-    for path in files if forms else ():
-        where = _redacted(str(path), forms)
-        for name in _standing_in(os.fsencode(path), forms):
-            yield _leak(f"the value of {name} stands in the name of this file", where)
-        try:
-            offsets = _offsets(path, forms)
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            yield _unread(where, error)
-            continue
-        for name, offset in offsets.items():
-            message = f"the value of {name} stands in this file"
-            yield _leak(message, where, found=f"at byte {offset}")
-
-
-def arguments(secrets: Mapping[str, str], cmdline: Sequence[str], where: str) -> Iterator[Finding]:
-    """Yield arguments of a process in which a credential stands: every user sees them (R004).
-
-    Args:
-        secrets: as for `leaks`.
-        cmdline: the program and its arguments.
-        where: the process.
-    """
-    forms = _forms(secrets)
-    for index, argument in enumerate(cmdline):
-        for name in _standing_in(argument.encode("utf-8", "surrogateescape"), forms):
-            message = f"the value of {name} stands in an argument, which every user can see"
-            yield _leak(message, _redacted(where, forms), found=f"in argument {index}")
-
-
-def _leak(message: str, where: str, found: str | None = None) -> Finding:
-    return Finding(
-        "R004",
-        "error",
-        where=where,
-        message=message,
-        expected="credentials in the personal folder alone",
-        found=found,
-        mend="take it out, and have a new one issued: this one is known",
-    )
-
-
-def _unread(where: str, error: OSError) -> Finding:
-    return Finding(
-        "R004",
-        "warning",
-        where=where,
-        message="this file was not looked through for credentials",
-        expected="a file that can be read",
-        found=error.strerror or type(error).__name__,
-        mend="check again as a user who may read it",
-    )
-
-
-def _forms(secrets: Mapping[str, str]) -> dict[str, tuple[bytes, ...]]:
-    """Return what is looked for, by the names of variables in their order."""
-    forms: dict[str, tuple[bytes, ...]] = {}
-    for name, value in sorted(secrets.items()):
-        if len(value) < _SHORTEST_SECRET or _is_there(value):
-            continue
-        data = value.encode("utf-8", "surrogateescape")
-        json_form = json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", "surrogateescape")
-        written = (data, json_form, quote(data, safe="").encode(), quote(data).encode())
-        forms[name] = tuple(dict.fromkeys(written))
-    return forms
-
-
-def _is_there(value: str) -> bool:
-    """Whether a value is the absolute path of something."""
-    try:
-        return value.startswith("/") and bool(Path(value).lstat())
-    except (OSError, ValueError):
-        return False
-
-
-def _standing_in(data: bytes, forms: Mapping[str, Sequence[bytes]]) -> list[str]:
-    return [name for name, written in forms.items() if any(form in data for form in written)]
-
-
-def _redacted(text: str, forms: Mapping[str, Sequence[bytes]]) -> str:
-    data = text.encode("utf-8", "surrogateescape")
-    # the longest first, lest a part of it be taken out and the rest shown
-    for form in sorted(itertools.chain(*forms.values()), key=len, reverse=True):
-        data = data.replace(form, b"***")
-    return data.decode("utf-8", "surrogateescape")
-
-
-def _offsets(path: Path, forms: Mapping[str, Sequence[bytes]]) -> dict[str, int]:
-    """Return where in a file each value stands first, by the names of variables.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
-    if not stat.S_ISREG(path.stat().st_mode):
-        # to open a pipe is to wait for somebody who writes to it
-        return {}
-    found: dict[str, int] = {}
-    overlap = max(len(form) for written in forms.values() for form in written) - 1
-    begin, kept = 0, b""
-    with path.open("rb") as stream:
-        # logs may be larger than the memory
-        while chunk := stream.read(_CHUNK):
-            window = kept + chunk
-            for name, written in forms.items():
-                at = min((at for form in written if (at := window.find(form)) >= 0), default=-1)
-                if name not in found and at >= 0:
-                    found[name] = begin + at
-            kept = window[-overlap:]
-            begin += len(window) - len(kept)
-    return {name: found[name] for name in forms if name in found}

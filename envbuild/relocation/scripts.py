@@ -15,6 +15,7 @@ _SHELL = b"#!/bin/sh"
 _EXEC = b"'''exec' "
 # what scripts for entry points call besides the entry point
 _USUAL = ("sys.exit", "exit", "re.sub", "sys.argv[0].endswith", "sys.argv[0].removesuffix")
+_ATTRIBUTES = ("argv", "exit", "sub", "endswith", "removesuffix")
 
 
 class Shebang(msgspec.Struct, frozen=True):
@@ -92,9 +93,13 @@ def fault(body: bytes, module: str, attribute: str) -> str | None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes in strings, which are not ours
             tree = ast.parse(body)
-    except (SyntaxError, ValueError):
-        return "is not Python"
-    name, _, _ = attribute.partition(".")
+        return _fault(tree, module, attribute)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "is not Python"  # or nested deeper than anybody writes
+
+
+def _fault(tree: ast.Module, module: str, attribute: str) -> str | None:
+    name, *deeper = attribute.split(".")
     imported = called = False
     for node in ast.walk(tree):
         match node:
@@ -105,13 +110,16 @@ def fault(body: bytes, module: str, attribute: str) -> str | None:
                     return f"imports {one} from {found}"
             case ast.Import(names=[ast.alias(name="sys" | "re", asname=None)]):
                 pass
-            case ast.Call():
+            case ast.Call(args=arguments, keywords=keywords):
                 function = ast.unparse(node.func)
-                if function not in (attribute, *_USUAL):
+                own = function == attribute and not arguments and not keywords
+                if not own and function not in _USUAL:
                     return f"calls `{ast.unparse(node)}`"
-                called |= function == attribute
+                called |= own
             case ast.Name(id=found) if found not in ("sys", "re", "exit", "__name__", name):
                 return f"names `{found}`"
+            case ast.Attribute(attr=found) if found not in (*_ATTRIBUTES, *deeper):
+                return f"names `{ast.unparse(node)}`"
             case ast.Name(ctx=ast.Store()) | ast.stmt():
                 if not isinstance(node, ast.If | ast.Expr | ast.Raise) and not _sets_argv(node):
                     return f"runs `{ast.unparse(node).splitlines()[0]}`"

@@ -81,10 +81,8 @@ class Site(msgspec.Struct, frozen=True):
     def home(self) -> Path:
         """The folder of the interpreter."""
         version = self.pin.version
-        return (
-            self.root
-            / f".envbuild/interpreters/{version}+{self.pin.build}/cpython-{version}-linux-x86_64-gnu"
-        )
+        folder = self.root / ".envbuild/interpreters" / f"{version}+{self.pin.build}"
+        return folder / f"cpython-{version}-linux-x86_64-gnu"
 
     @property
     def python(self) -> Path:
