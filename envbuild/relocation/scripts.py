@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 import shlex
 import warnings
 from typing import Literal
@@ -13,6 +14,10 @@ import msgspec
 _SHELL = b"#!/bin/sh"
 # the second line of a script that the shell hands to Python, to which it is a string
 _EXEC = b"'''exec' "
+# what stands for the interpreter where it is looked for beside the script: uv's relocatable form
+_BESIDE = re.compile(
+    rb"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'?(python[\w.]*)'? "\$0" "\$@["]"""
+)
 # what scripts for entry points call besides the entry point
 _USUAL = ("sys.exit", "exit", "re.sub", "sys.argv[0].endswith", "sys.argv[0].removesuffix")
 _ATTRIBUTES = ("argv", "exit", "sub", "endswith", "removesuffix")
@@ -68,6 +73,9 @@ def shebang(data: bytes) -> Shebang:
 
 def _started(command: bytes) -> str:
     """Return the program of ``'''exec' PROGRAM "$0" "$@"``."""
+    beside = _BESIDE.fullmatch(command)
+    if beside is not None:
+        return f"$(dirname)/{beside[1].decode()}"
     try:
         words = shlex.split(command.decode(errors="surrogateescape"))
     except ValueError:

@@ -19,7 +19,8 @@ _ACTIVATION = re.compile(r"(?:de)?activate(?:\.\w+)?|Activate\.ps1|activate_this
 # `setenv VIRTUAL_ENV` (csh), `set -gx VIRTUAL_ENV` (fish), by way of cygpath, and cmd's `for`.
 _NAMED = re.compile(
     rb"""
-    (?: \b(?: VIRTUAL_ENV | virtual_env ) \s* = \s* (?: r | \$\(cygpath\s+ (?:-u\s+)? )?
+    (?: \b(?: VIRTUAL_ENV | virtual_env ) (?: ["']\] )? \s* = \s*
+        (?: r | \$\(cygpath\s+ (?:-u\s+)? )?
       | ^ \s* (?: setenv | set\s+-gx ) \s+ VIRTUAL_ENV \s+
       | ^ @? for \s+ %%\w \s+ in \s+ \(  (?= [^\n]* VIRTUAL_ENV= )
     )
@@ -31,6 +32,9 @@ _NAMED = re.compile(
 # a string of marshal's, before a path: its type, with the flag for references or without, and size
 _SHORT = frozenset(b"zZ\xfa\xda")
 _LONG = frozenset(b"aAut\xe1\xc1\xf5\xf4")
+
+# what ends a path that an activation script names
+_ENDS = re.compile(rb"/?(?:['\"\s;)]|\Z)")
 
 # what a path is ended by, so that /x/core is not found in /x/core2
 _PATH_ENDS = rb"(?![\w.-])"
@@ -71,9 +75,11 @@ def script(place: Place, data: bytes, subject: Subject, *, published: bool) -> I
         published: whether it stands so in a published wheel.
     """
     found = scripts.shebang(data)
-    if found.form == "none" or not (found.is_python or found.form == "sh"):
-        return
     wanted = f"{subject.prefix}/bin/python"
+    # of such a line the kernel, and what reads it as the kernel does, sees a part of the path
+    spaced = " " in wanted and found.line[2:].strip().startswith(os.fsencode(wanted))
+    if not (spaced or found.form == "sh" or (found.form == "plain" and found.is_python)):
+        return
     own = found.interpreter.startswith(wanted) and "/" not in found.interpreter[len(wanted) :]
     if found.form == "sh" and found.interpreter.startswith("$("):
         own = True  # found by the script's own place (uv's relocatable environments)
@@ -90,8 +96,7 @@ def script(place: Place, data: bytes, subject: Subject, *, published: bool) -> I
         )
     if own:
         return
-    spaced = found.form == "plain" and found.line[2:].strip().startswith(wanted.encode())
-    if spaced and " " in wanted:
+    if spaced:
         yield Finding(
             "P003",
             "error",
@@ -131,10 +136,7 @@ def activation(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]
         path = os.fsdecode(match["single"] or match["double"] or match["bare"])
         # a path with quotes in it ends too early; each shell has its own way to write those
         here = data[match.start(match.lastgroup or 0) - 1 :]
-        written = (os.fsencode(prefix), os.fsencode(shlex.quote(prefix)))
-        if path.rstrip("/") != prefix and not here.startswith(
-            tuple(quote + one for one in written for quote in (b"", here[:1]))
-        ):
+        if path.rstrip("/") != prefix and not _begins(here, prefix):
             wrong.add(path)
     if wrong:
         yield Finding(
@@ -146,6 +148,17 @@ def activation(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]
             found=", ".join(sorted(wrong)),
             mend=_anew(),
         )
+
+
+def _begins(here: bytes, prefix: str) -> bool:
+    """Whether a prefix stands here, as it is or as a shell quotes it, and nothing more of a path.
+
+    Args:
+        here: text from the quote on that the path begins with.
+        prefix: the path.
+    """
+    written = [here[:1] + os.fsencode(prefix), os.fsencode(shlex.quote(prefix))]
+    return any(here.startswith(one) and _ENDS.match(here, len(one)) for one in written)
 
 
 class PathLine(NamedTuple):
@@ -168,7 +181,7 @@ def path_file(
     """
     folder = Path(str(place)).parent
     inside = [Path(subject.prefix)] + ([Path(subject.root)] if subject.root else [])
-    for number, raw in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
+    for number, raw in enumerate(data.decode("utf-8-sig", "replace").splitlines(), 1):
         line = raw.strip()
         if not line or line.startswith("#"):
             continue
@@ -186,10 +199,9 @@ def path_file(
                     mend="remove it, or install what it belongs to",
                 )
             continue
-        target = folder / line
-        real = target.resolve()
-        normal = Path(os.path.normpath(target))
-        if not any(one.is_relative_to(top) for top in inside for one in (real, normal)):
+        # no folder has a name with a NUL in it
+        target = os.path.realpath(folder / line.replace("\0", ""))
+        if not any(Path(target).is_relative_to(os.path.realpath(top)) for top in inside):
             yield Finding(
                 "T002",
                 "error",

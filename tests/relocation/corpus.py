@@ -24,6 +24,7 @@ from envbuild.lock.interpreters import Pin
 from envbuild.prefix import receipt, verify
 from envbuild.prefix.receipt import Receipt
 from envbuild.prefix.verify import Verified
+from envbuild.relocation.subject import Ceilings, Subject
 from tests import backend, interpreters, projects, wheels
 from tests.servers import SimpleIndex
 
@@ -49,6 +50,12 @@ Provides-Extra: fast
 Requires-Dist: speedy>=1; extra == "fast"
 Requires-Dist: nowhere; extra == "slow"
 """
+
+
+def subject(prefix: Path | str, **more: object) -> Subject:
+    """Say what a prefix is held to, for the rules on their own."""
+    held = Subject(prefix=str(prefix), owner=os.geteuid(), ceilings=Ceilings("this machine", {}))
+    return msgspec.structs.replace(held, **more)
 
 
 class Site(msgspec.Struct, frozen=True):
