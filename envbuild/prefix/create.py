@@ -421,7 +421,7 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
                 one.name,
                 one.environment,
                 site_file=f"site {layout.name}",
-                base=subjects.base(layout, python, one.pin),
+                base=subjects.base(layout, python, one.pin, full=True),
             ),
             unfinished=(),  # this very run
         ),

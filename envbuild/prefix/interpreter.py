@@ -15,6 +15,7 @@ from envbuild import durable, process, uvtool
 from envbuild.errors import PreflightError, StepError
 from envbuild.lock.interpreters import Pin
 from envbuild.prefix import aside
+from envbuild.relocation import audit
 
 _QUERY = """
 import json, os, platform, sys
@@ -49,6 +50,28 @@ class _Receipt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     archive: str
     archive_sha256: str
     path: str
+    manifest_sha256: str
+
+
+def changed(pin: Pin, folder: Path) -> bool:
+    """Whether files of the pinned interpreter are not as they were when it was installed.
+
+    Byte code is not looked at: Python writes it when it finds none.
+
+    Args:
+        pin: which one; it is installed.
+        folder: the site's folder of interpreters.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    receipt = msgspec.json.decode(_receipt_path(pin, folder).read_bytes(), type=_Receipt)
+    return audit.manifest_of(_root(Path(receipt.path))) != receipt.manifest_sha256
+
+
+def _root(path: Path) -> Path:
+    """Return the folder that holds an interpreter's ``bin`` and ``lib``."""
+    return path.parent.parent
 
 
 def installed(pin: Pin, folder: Path) -> Interpreter | None:
@@ -118,7 +141,7 @@ def install(pin: Pin, archive: Path, folder: Path) -> Interpreter:
             found=found.version if found else "no interpreter that runs",
         )
     aside.syncfs(home)
-    receipt = _Receipt(pin.file, pin.sha256, str(path))
+    receipt = _Receipt(pin.file, pin.sha256, str(path), audit.manifest_of(_root(path)))
     durable.write(_receipt_path(pin, folder), msgspec.json.encode(receipt))
     return _managed(pin, path)
 

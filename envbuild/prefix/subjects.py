@@ -109,18 +109,24 @@ def ignored(layout: Layout) -> tuple[Ignored, ...]:
     return layout.site.ignore
 
 
-def base(layout: Layout, python: Interpreter, pin: Pin) -> Base:
+def base(layout: Layout, python: Interpreter, pin: Pin, *, full: bool) -> Base:
     """Return the interpreter that a prefix must stand on.
 
     Args:
         layout: the site.
         python: what its receipt says, or what it is built on.
         pin: the pinned one.
+        full: whether the files of the pinned one are read, to see that they are as installed.
+
+    Raises:
+        OSError: a file of it cannot be read.
     """
     pinned = python.origin == "managed" and python.archive_sha256 == pin.sha256
     fault = None
     if pinned and interpreter.installed(pin, layout.interpreters) is None:
         fault = "its interpreter's installation has no record that fits the pin"
+    elif pinned and full and interpreter.changed(pin, layout.interpreters):
+        fault = "files of its interpreter were changed since it was installed"
     return Base(
         path=python.path,
         version=python.version,

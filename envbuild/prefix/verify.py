@@ -101,7 +101,7 @@ def registered(
         )
     python = None
     if known.receipt is not None and known.pin is not None:
-        python = subjects.base(layout, known.receipt.interpreter, known.pin)
+        python = subjects.base(layout, known.receipt.interpreter, known.pin, full=full)
     subject = subjects.of(
         layout,
         name,

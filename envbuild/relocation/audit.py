@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from envbuild import forked
+from envbuild.digest import sha256_bytes, sha256_file
 from envbuild.findings import Finding
 from envbuild.relocation import installed, interpreter, place
 from envbuild.relocation.compiled import Code
@@ -269,6 +270,31 @@ def _linked(subject: Subject, seen: list[Seen]) -> Iterator[Finding]:
                 found=f"{counts[node]} names",
                 mend="create it anew with files of its own: link-mode = copy, of uv too",
             )
+
+
+def manifest_of(folder: Path) -> str:
+    """Return the digest of the manifest of a folder that no rule is for, an interpreter's.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+
+    def hashed(path: str) -> Seen:
+        where = folder / path
+        status = where.lstat()
+        content = None
+        if stat.S_ISLNK(status.st_mode):
+            content = sha256_bytes(os.fsencode(where.readlink()))
+        elif stat.S_ISREG(status.st_mode):
+            content = sha256_file(where)
+        return Seen(path, status.st_mode, status.st_size, (0, 0), content)
+
+    paths = [path for path in walk(str(folder)) if "/__pycache__/" not in path]
+    seen: list[Seen] = []
+    with forked.over(hashed, paths, doing="reading the interpreter", batch=_BATCH) as results:
+        for some in results:
+            seen += some
+    return manifest(seen)
 
 
 def manifest(seen: list[Seen]) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import itertools
 import mmap
 import os
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -47,6 +49,7 @@ DRIVER = frozenset(
     }
 )
 
+_FOLDERS = ("/usr/lib64", "/usr/lib/x86_64-linux-gnu")
 # Those that are not read, and whose symbols have no version but names of C's
 _PLAIN = DRIVER | {"libz.so.1"}
 
@@ -67,11 +70,17 @@ _SPECIAL = {
 _ORIGIN = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(?=/|$)")
 _SUFFIX = re.compile(r"\.(?:(?:cpython-(?P<tag>\d+)t?-x86_64-linux-gnu|(?P<abi3>abi3))\.)?so")
 _INTERPRETER = re.compile(r"bin/python(?:3(?:\.\d+t?)?)?")
-# A path begins where no longer one goes on, behind an option of the compiler if need be
-_BEGIN = rb"(?:(?<![\w.+/-])|(?<=-[BIL]))"
+# A path begins where no longer one goes on, behind an option of the compiler if need be. Searching
+# for its "/" first is ten times as fast.
+_BEGIN = rb"/(?:(?<![\w.+/-]/)|(?<=-[BIL]/))"
 _REST = rb"(?:/[\w.+-]+)"
-# Folders of a builder's own. The names that mkstemp(3) makes are no leak.
-_BUILDER = rb"(?:/home/[\w.+-]+|/root|/tmp|/var/tmp)(?![\w./+-]*XXXXXX)" + _REST + rb"+"
+# Folders of a builder's own. A file right in /tmp is a leak if it is a compiler's; others are what
+# programs share there, as are X's sockets.
+_BUILDER = (
+    rb"(?:home/[\w.+-]+|root)%b+" % _REST,
+    rb"(?:var/)?tmp/(?!\.X11-unix|[\w./+-]*XXXXXX)(?:[\w.+-]+%b+" % _REST
+    + rb"|[\w.+-]+\.(?:[cCfhiosS]|cc|cu|cuh|cpp|cxx|f90|hpp|ii|rs|so)\b)",
+)
 
 Severity = Literal["error", "warning"]
 
@@ -436,8 +445,9 @@ class Code:
     def _symbols(self, one: Compiled, tables: Elf) -> Iterator[Finding]:
         """E005: symbols that only the prefix's libraries can give are exported by them.
 
-        What a system library gives has a version, or a name of C's, as the driver's have; others
-        are not read here, and may give anything. The interpreter gives ``Py…`` and ``_Py…``.
+        Names without a version may still be the system's, where a file does not tell all that it
+        needs. The driver's libraries, which are not read, give names of C's, others any. The
+        interpreter gives ``Py…`` and ``_Py…``.
         """
         providers = self._with_needed([one.path]) - {one.path}
         given = frozenset[str]().union(*map(self._exports, providers))
@@ -451,6 +461,8 @@ class Code:
             for needed in tables.needed
             if needed not in _VERSIONED and not self._resolve(one.path, needed)
         }
+        # whoever opens a plug-in gives it further names
+        linked = bool(providers) and one.path in self._loaded
         with _content(self._where(one.path)) as data:
             wanted = [symbol for symbol in elf.undefined(data) if not symbol.weak]
         absent = [
@@ -465,7 +477,8 @@ class Code:
                 if symbol.version is None
                 and symbol.name not in given
                 and not symbol.name.lstrip("_").startswith("Py")
-                and (symbol.name.startswith("_Z") or (providers and not unread))
+                and (symbol.name.startswith("_Z") or (linked and not unread))
+                and symbol.name not in self._system
             ]
         if absent:
             yield Finding(
@@ -478,6 +491,15 @@ class Code:
                 found=f"{len(absent)} undefined symbol{'' if len(absent) == 1 else 's'}",
                 mend="build it again against the packages that are installed",
             )
+
+    @functools.cached_property
+    def _system(self) -> frozenset[str]:
+        """What the system's libraries on this machine export."""
+        names: set[str] = set()
+        for folder, library in itertools.product(_FOLDERS, sorted(STANDARD)):
+            with contextlib.suppress(OSError, elf.ElfError):
+                names |= elf.exported(Path(folder, library).read_bytes())
+        return frozenset(names)
 
     def _lacks(self, path: str, library: str, version: str) -> bool:
         """Whether a library is the prefix's, and has no such version."""
@@ -494,10 +516,13 @@ class Code:
 
     def _strings(self, one: Compiled) -> Iterator[Finding]:
         """E006: no build folder and no builder's home in what was built here."""
-        known = [re.escape(os.fsencode(path)) + _REST + rb"*" for path in self._subject.builders]
-        right = re.escape(os.fsencode(self._subject.prefix))
+        known = [
+            re.escape(os.fsencode(path).lstrip(b"/")) + _REST + rb"*"
+            for path in self._subject.builders
+        ]
+        right = re.escape(os.fsencode(self._subject.prefix).lstrip(b"/"))
         pattern = rb"%b(?!%b(?![\w.+-]))(?:%b)(?![\w+-])"
-        pattern %= (_BEGIN, right, b"|".join([*known, _BUILDER]))
+        pattern %= (_BEGIN, right, b"|".join([*known, *_BUILDER]))
         with _content(self._where(one.path)) as data:
             found = {os.fsdecode(match[0]) for match in re.finditer(pattern, data)}
         leaked = sorted(path for path in found if not self._inside(path))
@@ -543,7 +568,7 @@ def _some(names: Collection[str]) -> str:
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-@contextmanager
+@contextlib.contextmanager
 def _content(path: str) -> Iterator[Buffer]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

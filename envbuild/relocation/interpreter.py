@@ -215,6 +215,19 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
             found=f"home = {home}",
             mend=_ANEW,
         )
+    elif found.path.is_relative_to(os.path.realpath(prefix)):
+        # a copy (`python -m venv --copies`): its library is where `home` says
+        wrong = _outside(subject, Path(os.path.realpath(home)))
+        if wrong is not None:
+            yield Finding(
+                "I001",
+                "error",
+                where,
+                f"leads to {wrong}",
+                expected="a folder inside " + ", ".join(_allowed(subject)),
+                found=f"home = {home}",
+                mend="create the prefix with an interpreter of the site or the system",
+            )
     elif not home.samefile(found.path.parent) and not _leads(home, found):
         yield Finding(
             "I002",

@@ -12,12 +12,19 @@ from tests.programs import require
 STRTAB, SYMTAB, GNU_HASH, VERSYM = 5, 6, 0x6FFFFEF5, 0x6FFFFFF0
 
 
-def compiled(output: Path, source: str, *options: str) -> Path:
-    """Compile a C program, or with ``-shared`` or ``-c`` something else, and return where it is."""
-    gcc = require("gcc", "gcc")
+def compiled(output: Path, source: str, *options: str | Path, language: str = "c") -> Path:
+    """Compile a C program, or with ``-shared`` or ``-c`` something else, and return where it is.
+
+    Args:
+        output: where to.
+        source: text in the language.
+        options: of the compiler.
+        language: ``c``, or ``c++``.
+    """
+    compiler = require("g++", "g++") if language == "c++" else require("gcc", "gcc")
     done = subprocess.run(
         # -l options count for what stands before them
-        [gcc, "-fPIC", "-o", output, "-x", "c", "-", "-x", "none", *options],
+        [compiler, "-fPIC", "-o", output, "-x", language, "-", "-x", "none", *options],
         input=source,
         capture_output=True,
         text=True,
@@ -25,6 +32,22 @@ def compiled(output: Path, source: str, *options: str) -> Path:
     )
     assert done.returncode == 0, done.stderr
     return output
+
+
+def with_machine(data: bytes, machine: int) -> bytes:
+    """Make a little-endian file one for another machine, by its header."""
+    return data[:18] + struct.pack("<H", machine) + data[20:]
+
+
+def with_weak_need(data: bytes, version: str) -> bytes:
+    """Mark a version that a little-endian file needs as one that may be missing."""
+    value = 0
+    for byte in version.encode():  # the hash of the System V gABI
+        value = (value << 4) + byte
+        value = (value ^ (value >> 24 & 0xF0)) & 0x0FFFFFFF
+    strong, weak = struct.pack("<LH", value, 0), struct.pack("<LH", value, 2)
+    assert data.count(strong) == 1
+    return data.replace(strong, weak)
 
 
 def without_sections(data: bytes) -> bytes:
