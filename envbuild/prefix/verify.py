@@ -96,8 +96,7 @@ def registered(
             where=prefix,
             expected="a prefix",
             found="nothing" if not prefix.exists() else "no folder",
-            mend=f"run `envbuild create {name} --site {layout.name}`"
-            + (f" --root {layout.root}" if layout.rehearsal else ""),
+            mend=_again(layout, name),
         )
     python = None
     if known.receipt is not None and known.pin is not None:
@@ -288,9 +287,7 @@ def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding
     """P005: the receipt speaks of this prefix, of the lock and of the files as they are."""
     name = known.name
     prefix = layout.prefix(name)
-    again = f"run `envbuild create {name} --site {layout.name}`" + (
-        f" --root {layout.root}" if layout.rehearsal else ""
-    )
+    again = _again(layout, name)
     file = str(receipt.path(layout.bookkeeping, name))
     if known.receipt is None:
         said = "there is none" if not Path(file).exists() else "one that cannot be read"
@@ -333,6 +330,11 @@ def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding
         if why != create.CHANGED
         else f"see what was changed with --full; if it finds nothing wrong, {again} anyway",
     )
+
+
+def _again(layout: Layout, name: str) -> str:
+    root = f" --root {layout.root}" if layout.rehearsal else ""
+    return f"run `envbuild create {name} --site {layout.name}{root}`"
 
 
 def _unexplained(

@@ -338,7 +338,10 @@ class Code:
         """Whether the loader takes a library for one that has a version."""
         with _content(self._where(path)) as data:
             versions = elf.defined_versions(data)
-        return not versions or version in versions  # it takes one without any
+        if versions:
+            return version in versions
+        # of one without versions, symbols are taken if it has a table of those that it needs
+        return bool(self._libraries[path].version_needs)
 
     def _search_paths(self, one: Compiled, tables: Elf) -> Iterator[Finding]:
         """E002: where the loader looks lies beside the file or inside what is allowed."""

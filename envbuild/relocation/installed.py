@@ -374,8 +374,10 @@ def recorded(prefix: Path) -> Contents:
     for info in sorted(prefix.glob(f"{packages}/*.dist-info")) if packages else []:
         files.update(_record(prefix, info))
         points.update(entry_points(info.name, _read(info / "entry_points.txt")))
-    for document in sorted((prefix / "conda-meta").glob("*.json")):
-        files.update(_conda(document))
+    for document in sorted((prefix / "conda-meta").glob("*")):
+        if document.suffix == ".json":
+            files.update(_conda(document))
+        # its history, pins and state too
         files[str(document.relative_to(prefix))] = Expected("conda-meta", "sha256", "")
     return Contents((), files, {path: one for path, one in points.items() if path not in files})
 

@@ -141,16 +141,16 @@ def test_an_interpreter_of_a_folder_that_no_site_declares(
     site.write_text(SITE.replace(f', "{sys.base_prefix}"', ""))
     if Path(sys.base_prefix).is_relative_to("/usr"):
         site.write_text(SITE.replace("/usr", "/none").replace(sys.base_prefix, "/none"))
-    for tool, where, begin in (
-        ("uv", "bin/python", "leads to a "),
-        ("venv --copies", "pyvenv.cfg", "leads to a "),
-    ):
-        prefix = make(tool, tmp_path / tool)
+    for tool, where in (("uv", "bin/python"), ("venv --copies", "pyvenv.cfg")):
+        prefix = make(tool, tmp_path / tool.replace(" ", ""))
         for full in (True, False):
-            (one,) = found(project, prefix, full=full)
+            # the E rules look at the copied program itself
+            (one,) = (one for one in found(project, prefix, full=full) if one.code[0] != "E")
             assert (one.code, one.severity) == ("I001", "error")
             assert one.where == f"{prefix}/{where}"
-            assert one.message.startswith(begin)
+            assert one.message.startswith("leads to a ")
+            home = Path(sys.base_prefix).resolve()
+            assert str(home) in (one.found or "")
 
 
 # scripts that name the prefix, activation scripts that do, and byte code
@@ -304,7 +304,6 @@ def test_files_that_were_changed_added_and_removed(
     (prefix / PACKAGES / "tool.py").unlink()
     (prefix / PACKAGES / "sitecustomize.py").write_text("")
     (prefix / "notes.txt").write_text("")
-    tag = sys.implementation.cache_tag
     assert [
         (one.code, one.severity, one.where.removeprefix(f"{prefix}/"), one.message)
         for one in found(project, prefix, full=True)
@@ -319,7 +318,6 @@ def test_files_that_were_changed_added_and_removed(
         ],
         ("M002", "warning", "notes.txt", "is listed by no distribution"),
     ]
-    assert tag
 
 
 def test_the_packages_of_the_interpreter(project: Project, make: Make, tmp_path: Path) -> None:
@@ -358,8 +356,8 @@ def conda(prefix: Path) -> Path:
         if path == "bin/pure":  # its placeholder was replaced by the prefix
             entry |= {"sha256": "0" * 64, "sha256_in_prefix": digest, "file_mode": "text"}
         paths.append(entry)
-    for name in ("python3", "python"):
-        paths.append({"_path": f"bin/{name}", "path_type": "softlink"})
+    links = ("bin/python3", "bin/python")
+    paths += [{"_path": path, "path_type": "softlink"} for path in links]
     (prefix / "conda-meta").mkdir()
     document = {"name": "pure", "version": "1.0", "paths_data": {"paths": paths}}
     (prefix / "conda-meta/pure-1.0-0.json").write_text(json.dumps(document))
