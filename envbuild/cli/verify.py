@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,17 +162,18 @@ def _verify(
     from envbuild import progress
     from envbuild.prefix import verify
 
-    what = f"verifying {name or path}"
-    with progress.bar(what, None, unit="files") as advance:
-        if name is None:
-            assert path is not None
-            return verify.stranger(path, layout, full=full, advance=advance)
-        assert project is not None
-        assert layout is not None
-        folder = (wheelhouse or project.wheelhouse_at(layout)).absolute()
-        return verify.registered(
-            project, layout, name, full=full, wheelhouse=folder, path=path, advance=advance
-        )
+    def watch(total: int) -> AbstractContextManager[progress.Advance]:
+        return progress.bar(f"verifying {name or path}", total, unit="files")
+
+    if name is None:
+        assert path is not None
+        return verify.stranger(path, layout, full=full, watch=watch)
+    assert project is not None
+    assert layout is not None
+    folder = (wheelhouse or project.wheelhouse_at(layout)).absolute()
+    return verify.registered(
+        project, layout, name, full=full, wheelhouse=folder, path=path, watch=watch
+    )
 
 
 def _codes(text: str) -> list[str]:

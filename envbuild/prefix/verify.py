@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -68,7 +68,7 @@ def registered(
     full: bool,
     wheelhouse: Path,
     path: Path | None = None,
-    advance: Callable[[int], None] = lambda _: None,
+    watch: audit.Watch,
 ) -> Verified:
     """Verify an environment's prefix at a site.
 
@@ -79,7 +79,7 @@ def registered(
         full: read every file and hold it to the wheel that it came from.
         wheelhouse: the folder of wheels, for a full verification.
         path: another path to look at in place of the registered one.
-        advance: is called with the number of files just looked at.
+        watch: see `audit.audit`.
 
     Raises:
         InputError: the site does not build the environment, or a file of the project is wrong.
@@ -130,7 +130,7 @@ def registered(
             notes=notes,
             seconds=round(time.monotonic() - begun, 3),
         )
-    found = audit.audit(subject, advance=advance)
+    found = audit.audit(subject, watch=watch)
     findings += found.findings
     if known.receipt is not None and found.manifest_sha256 != known.receipt.manifest_sha256:
         findings += _unexplained(subject, known.receipt, found, findings)
@@ -151,7 +151,7 @@ def stranger(
     layout: Layout | None,
     *,
     full: bool,
-    advance: Callable[[int], None] = lambda _: None,
+    watch: audit.Watch,
 ) -> Verified:
     """Verify a prefix that envbuild did not make: a virtual environment, or conda's.
 
@@ -159,7 +159,7 @@ def stranger(
         prefix: its path, absolute.
         layout: the site whose limits count; this machine's own without one.
         full: read every file.
-        advance: is called with the number of files just looked at.
+        watch: see `audit.audit`.
 
     Raises:
         InputError: there is no prefix.
@@ -187,7 +187,7 @@ def stranger(
             findings=findings,
             seconds=round(time.monotonic() - begun, 3),
         )
-    found = audit.audit(subject, advance=advance)
+    found = audit.audit(subject, watch=watch)
     return Verified(
         None,
         str(prefix),

@@ -7,6 +7,7 @@ import os
 import stat
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,14 @@ from envbuild.relocation.subject import Contents, Subject
 _BATCH = 48
 # What a quick look reads at most of a file, in bytes
 _QUICK = 1 << 20
+
+
+Watch = Callable[[int], AbstractContextManager[Callable[[int], None]]]
+
+
+@contextmanager
+def _unwatched(_total: int) -> Iterator[Callable[[int], None]]:
+    yield lambda _done: None
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -90,15 +99,13 @@ def _by_name(folder: Path, place: str = "", direct_url: bytes | None = None) -> 
     return installed.metadata(place or folder.name, header.encode(), direct_url)
 
 
-def audit(
-    subject: Subject, *, jobs: int | None = None, advance: Callable[[int], None] = lambda _: None
-) -> Audit:
+def audit(subject: Subject, *, jobs: int | None = None, watch: Watch = _unwatched) -> Audit:
     """Check every rule for a prefix and what is in it.
 
     Args:
         subject: the prefix, and what it is held to.
         jobs: how many processes; the cores granted if not given.
-        advance: is called with the number of files just looked at.
+        watch: is given the number of files, and yields what to call with those just looked at.
 
     Raises:
         OSError: a file cannot be read.
@@ -119,10 +126,10 @@ def audit(
     # the largest first, as far as wheels say, so that none is begun when all else is done
     paths.sort(key=lambda path: -(_size(listed, path)))
     seen: list[Seen] = []
-    with forked.over(
-        looker.look, paths, doing="reading the prefix", jobs=jobs, batch=_BATCH
-    ) as all:
-        for some in all:
+    reading = forked.over(looker.look, paths, doing="reading the prefix", jobs=jobs, batch=_BATCH)
+    # in this order: a bar is a thread, which no fork takes along
+    with reading as results, watch(len(paths)) as advance:
+        for some in results:
             seen += some
             advance(len(some))
     seen.sort(key=lambda one: one.path)
