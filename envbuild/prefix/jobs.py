@@ -10,6 +10,7 @@ from envbuild.catalog.project import Project
 from envbuild.catalog.site import Layout
 from envbuild.errors import InputError
 from envbuild.findings import Finding
+from envbuild.prefix import site_check
 from envbuild.relocation import credentials, running
 
 
@@ -32,15 +33,9 @@ def check(
     personal = layout.site.personal if layout is not None else None
     secrets: dict[str, str] = {}
     if project is not None and layout is not None and personal is not None:
-        folder = layout.path(personal.folder)
-        yield from credentials.credentials(
-            folder,
-            Path(personal.env_file),
-            mode=int(personal.mode, 8),
-            owner=os.geteuid(),
-            repository=project.folder,
-        )
-        file = folder / personal.env_file
+        looked = site_check.personal(project, layout)
+        yield from (one for one in looked if isinstance(one, Finding))
+        file = layout.path(personal.folder) / personal.env_file
         secrets = credentials.read_secrets(file) if file.exists() else {}
         yield from credentials.leaks(secrets, [*_configuration(project, layout), *scripts])
     for path in scripts:

@@ -23,6 +23,7 @@ from envbuild.catalog.site import Layout
 from envbuild.errors import PreflightError
 from envbuild.findings import Finding
 from envbuild.prefix.receipt import Host
+from envbuild.relocation import running
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -179,28 +180,14 @@ def variables(layout: Layout, wanted: Sequence[str]) -> Iterator[Finding]:
     for name in wanted if layout.site.temporary else ():
         folders = _allowed(layout, name)
         given = os.environ.get(name)
-        if given is not None and not _lies_in(Path(given), folders):
-            yield Finding(
-                "R001",
-                "error",
-                where=f"site {layout.name}",
-                message=f"{name} lies where the site does not allow it",
-                expected="a folder in " + " or ".join(map(str, folders)),
-                found=given,
-                mend=f"export {name}={folders[0]}, or unset it",
-            )
+        if given is not None:
+            yield from running.cache(name, given, folders, f"site {layout.name}")
 
 
 def _allowed(layout: Layout, variable: str) -> list[Path]:
     """Return the folders that a variable may name one in; uv's cache has one of its own too."""
     own = layout.site.uv_cache if variable == "UV_CACHE_DIR" else None
     return [layout.path(text) for text in (own, *layout.site.temporary) if text is not None]
-
-
-def _lies_in(path: Path, folders: Iterable[Path]) -> bool:
-    """Whether a path lies in one of some folders, whatever links and dots it is written with."""
-    real = Path(os.path.realpath(path))
-    return any(real.is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 def temporary(layout: Layout) -> Path | None:

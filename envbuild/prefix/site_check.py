@@ -27,7 +27,7 @@ import msgspec
 from envbuild import durable, process
 from envbuild.catalog.environment import Environment
 from envbuild.catalog.project import Project
-from envbuild.catalog.site import Layout, Personal
+from envbuild.catalog.site import Layout
 from envbuild.errors import StepError
 from envbuild.findings import Finding
 from envbuild.lock import interpreters as pins
@@ -182,8 +182,7 @@ def _results(
         return
     if not layout.rehearsal:
         yield from _aliases(layout)
-        if layout.site.personal is not None:
-            yield from _personal(project, layout, layout.site.personal)
+        yield from personal(project, layout)
     pinned = pins.read(project.interpreters_file)
     yield from _interpreters(layout, environments, pinned, wheelhouse)
     yield from _root(layout, environments)
@@ -391,12 +390,18 @@ class _Private(msgspec.Struct, frozen=True):
         return stat.S_ISREG(status.st_mode) and not mode & ~self.mode
 
 
-def _personal(project: Project, layout: Layout, personal: Personal) -> Iterator[Result]:
-    """Look at the folder of credentials and the file in it, from outside: neither is opened."""
+def personal(project: Project, layout: Layout) -> Iterator[Result]:
+    """Look at the folder of credentials and the file in it, from outside: neither is opened (R004).
+
+    Nothing is yielded where the site's file names none, nor in a rehearsal, whose user has none.
+    """
+    declared = layout.site.personal
+    if declared is None or layout.rehearsal:
+        return
     public = {"the site's root": layout.root, "the repository": _repository(project.folder)}
-    folder = layout.path(personal.folder)
-    yield from _private(_Private(folder, "folder", int(personal.mode, 8)), public)
-    yield from _private(_Private(folder / personal.env_file, "file", 0o600), public)
+    folder = layout.path(declared.folder)
+    yield from _private(_Private(folder, "folder", int(declared.mode, 8)), public)
+    yield from _private(_Private(folder / declared.env_file, "file", 0o600), public)
 
 
 def _private(private: _Private, public: Mapping[str, Path]) -> Iterator[Result]:

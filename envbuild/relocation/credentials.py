@@ -1,4 +1,4 @@
-"""Credentials: where they lie, and that no value of theirs stands elsewhere (R004).
+"""Credentials: no value of theirs stands where others read it (R004).
 
 A finding gives the name of a variable and never its value.
 """
@@ -12,83 +12,15 @@ import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
 from urllib.parse import quote
 
 from envbuild.errors import InputError
 from envbuild.findings import Finding
-from envbuild.relocation.running import real
 
 # shorter values stand in many files that know nothing of them
 _SHORTEST_SECRET = 8
 
 _CHUNK = 1 << 20
-
-
-def credentials(
-    folder: Path, env_file: Path, *, mode: int, owner: int, repository: Path
-) -> Iterator[Finding]:
-    """Yield what exposes the personal folder, or its file of variables (R004).
-
-    What is not there, or cannot be seen, is passed over.
-
-    Args:
-        folder: the personal folder.
-        env_file: the file, relative to the folder or absolute.
-        mode: permissions that the folder has at most.
-        owner: the number of the user who both belong to.
-        repository: the repository's folder, which neither may lie in.
-    """
-    yield from _exposed("folder", folder, mode, owner, repository)
-    yield from _exposed("file", folder / env_file, 0o600, owner, repository)
-
-
-def _exposed(
-    kind: Literal["folder", "file"], path: Path, mode: int, owner: int, repository: Path
-) -> Iterator[Finding]:
-    try:
-        status = path.stat()
-    except OSError:
-        return
-
-    def finding(message: str, expected: str, found: str, mend: str) -> Finding:
-        return Finding("R004", "error", str(path), message, expected, found, mend)
-
-    seen = stat.S_IMODE(status.st_mode)
-    # a file that its owner can run is no secret told
-    if seen & ~mode & (0o7777 if kind == "folder" else 0o077):
-        yield finding(
-            f"the personal {kind} is open to others",
-            f"mode {mode:04o} or stricter",
-            f"mode {seen:04o}",
-            f"run `chmod {mode:04o} {path}`",
-        )
-    if status.st_uid != owner:
-        yield finding(
-            f"the personal {kind} belongs to another user",
-            f"owner {owner}",
-            f"owner {status.st_uid}",
-            "run this as its owner, or name a folder of your own",
-        )
-    # a link in the repository publishes where it leads, and one out of sight may lead into it
-    places = [_absolute(path), real(path)]
-    inside = [place for place in places if _lies_in(place, repository)]
-    if inside:
-        yield finding(
-            f"the personal {kind} lies in the repository",
-            f"a {kind} outside of {repository}",
-            str(inside[-1]),
-            "move it to where nothing is published",
-        )
-
-
-def _lies_in(place: Path, folder: Path) -> bool:
-    return place.is_relative_to(_absolute(folder)) or place.is_relative_to(real(folder))
-
-
-def _absolute(path: Path) -> Path:
-    """Make a path absolute, without ``.`` and ``..``; links in it stay."""
-    return Path(os.path.normpath(path.absolute()))
 
 
 _ENTRY = re.compile(

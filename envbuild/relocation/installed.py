@@ -45,7 +45,7 @@ _PACKAGES = re.compile(r"lib/python3\.\d+t?/site-packages")
 # Files by which a stray package, module or path comes into effect when Python looks for modules
 _IMPORTED = (".py", ".so", ".pth", ".pyc", ".egg-link", ".pyd")
 _ALGORITHMS = {"sha256": 32, "sha384": 48, "sha512": 64}
-_FINDER = re.compile(r"""["'](/[^"'\n]+)["']""")
+_FINDER = re.compile(r"""["'](/[^"'\n\0]+)["']""")
 
 
 class Metadata(msgspec.Struct, frozen=True):
@@ -70,8 +70,12 @@ class Metadata(msgspec.Struct, frozen=True):
     @property
     def source(self) -> Path | None:
         """The folder or file that it was installed from, if that is on this machine."""
-        parts = urlsplit(self.origin or "")
-        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+        try:
+            parts = urlsplit(self.origin or "")
+        except ValueError:
+            return None
+        path = unquote(parts.path)
+        return Path(path) if parts.scheme == "file" and "\0" not in path else None
 
 
 def packages_folder(prefix: Path) -> str | None:
@@ -348,15 +352,15 @@ def finder(where: str, data: bytes, subject: Subject) -> Iterator[Finding]:
     """
     tops = [subject.prefix] + ([subject.root] if subject.root else [])
     for match in _FINDER.finditer(data.decode("utf-8", "replace")):
-        path = Path(match[1])
-        if not any(path.is_relative_to(top) for top in tops):
+        path = Path(os.path.realpath(match[1]))
+        if not any(path.is_relative_to(os.path.realpath(top)) for top in tops):
             yield Finding(
                 "M003",
                 "error",
                 where,
                 "finds modules outside the prefix and the root",
                 expected=" or ".join(f"folders in {top}" for top in tops),
-                found=str(path),
+                found=match[1],
                 mend="move the project below the root and install it from there",
             )
             return

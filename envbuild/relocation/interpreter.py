@@ -205,7 +205,7 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
         )
         return
     home = Path(values["home"])
-    if not home.is_dir():
+    if not _is_there(home):
         yield Finding(
             "I002",
             "error",
@@ -272,6 +272,14 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
         )
 
 
+def _is_there(path: Path) -> bool:
+    """Whether something is there; of a name that no file can have, nothing is."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def _leads(home: Path, found: Found) -> bool:
     """Whether a folder holds a link to the interpreter: /usr/bin/python3 to python3.11."""
     return any(
@@ -332,7 +340,7 @@ def _build_time(found: Found) -> Iterator[Finding]:
             continue
         named = _sysconfig(text) if file.suffix == ".py" else _lines(text)
         for key, path in named:
-            if not Path(path).exists():
+            if not _is_there(Path(path)):
                 yield Finding(
                     "I004",
                     "error",
@@ -359,7 +367,9 @@ def _sysconfig(text: str) -> Iterator[tuple[str, str]]:
     _, equals, values = text.partition("build_time_vars = ")
     try:
         document = ast.literal_eval(values) if equals else {}
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return
+    if not isinstance(document, dict):
         return
     for key in _PLACES:
         value = document.get(key)

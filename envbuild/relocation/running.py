@@ -59,7 +59,7 @@ def environment(
     for name in CACHES:
         value = variables.get(name, "")
         if value:
-            yield from _cache(name, value, allowed, where)
+            yield from cache(name, value, allowed, where)
     if not variables.get("PYTHONNOUSERSITE"):
         found = "set to nothing" if "PYTHONNOUSERSITE" in variables else "not set"
         yield _user_site(found, where)
@@ -69,8 +69,15 @@ def environment(
             yield _redirected(name, value, where)
 
 
-def _cache(name: str, value: str, allowed: Sequence[Path], where: str) -> Iterator[Finding]:
-    """Yield that a folder is none of the allowed ones, whatever links it is written with."""
+def cache(name: str, value: str, allowed: Sequence[Path], where: str) -> Iterator[Finding]:
+    """Yield that a variable names a folder that is none of the allowed ones (R001).
+
+    Args:
+        name: the variable.
+        value: the folder, whatever links and dots it is written with.
+        allowed: folders that it may lie in; any where empty.
+        where: whose variable it is.
+    """
     if not value.startswith("/"):
         message = f"{name} names a folder by a relative path"
         yield from _misplaced(message, name, _shown(value), allowed, where)
@@ -418,7 +425,7 @@ def _assignment(word: Token, held: _Script) -> Iterator[Finding]:
         yield _redirected(name, value, where)
     elif name in CACHES and value and value[0] not in "$~":
         if "$" not in value:
-            yield from _cache(name, value, held.allowed, where)
+            yield from cache(name, value, held.allowed, where)
         elif not _may_become(value, held.allowed):
             message = f"{name} lies where the site does not allow it"
             yield from _misplaced(message, name, _shown(value), held.allowed, where)

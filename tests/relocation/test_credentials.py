@@ -22,84 +22,9 @@ def said(found: Iterable[Finding]) -> str:
     return findings.text(list(found))
 
 
-@pytest.fixture
-def personal(tmp_path: Path) -> Path:
-    folder = tmp_path / "ada"
-    folder.mkdir(mode=0o700)
-    (tmp_path / "repository").mkdir()
-    write_env(folder / ".env", f"TOKEN={TOKEN}\n")
-    return folder
-
-
 def write_env(path: Path, text: str) -> None:
     path.write_text(text)
     path.chmod(0o600)
-
-
-def exposed(folder: Path, env_file: str = ".env", *, mode: int = 0o700, owner: int = -1) -> str:
-    found = credentials.credentials(
-        folder,
-        Path(env_file),
-        mode=mode,
-        owner=os.geteuid() if owner < 0 else owner,
-        repository=folder.parent / "repository",
-    )
-    return said(found).replace(str(folder.parent), "")
-
-
-def test_a_personal_folder_as_it_should_be(personal: Path) -> None:
-    assert exposed(personal) == ""
-    (personal / ".env").chmod(0o400)
-    assert exposed(personal, mode=0o750) == ""
-    assert exposed(personal.parent / "nobody") == ""
-
-
-def test_a_personal_folder_that_others_may_read(personal: Path) -> None:
-    personal.chmod(0o750)
-    (personal / ".env").chmod(0o640)
-    assert exposed(personal) == (
-        "/ada: error R004: the personal folder is open to others\n"
-        "  expected: mode 0700 or stricter\n  found: mode 0750\n  mend: run `chmod 0700 /ada`\n"
-        "/ada/.env: error R004: the personal file is open to others\n"
-        "  expected: mode 0600 or stricter\n  found: mode 0640\n"
-        "  mend: run `chmod 0600 /ada/.env`"
-    )
-
-
-def test_a_personal_folder_of_somebody_else(personal: Path) -> None:
-    other, me = os.geteuid() + 1, os.geteuid()
-    mend = "  mend: run this as its owner, or name a folder of your own"
-    assert exposed(personal, owner=other) == (
-        "/ada: error R004: the personal folder belongs to another user\n"
-        f"  expected: owner {other}\n  found: owner {me}\n{mend}\n"
-        "/ada/.env: error R004: the personal file belongs to another user\n"
-        f"  expected: owner {other}\n  found: owner {me}\n{mend}"
-    )
-
-
-def test_a_personal_folder_that_leads_into_the_repository(personal: Path) -> None:
-    inside = personal.parent / "repository" / "secrets"
-    inside.mkdir()
-    write_env(inside / "variables", "")
-    (personal / ".env").unlink()
-    (personal / ".env").symlink_to(inside / "variables")
-    assert exposed(personal) == (
-        "/ada/.env: error R004: the personal file lies in the repository\n"
-        "  expected: a file outside of /repository\n  found: /repository/secrets/variables\n"
-        "  mend: move it to where nothing is published"
-    )
-
-
-def test_a_personal_folder_in_the_repository(personal: Path) -> None:
-    link = personal.parent / "repository" / "mine"
-    link.symlink_to(personal)
-    found = credentials.credentials(
-        link, Path(".env"), mode=0o700, owner=os.geteuid(), repository=link.parent
-    )
-    assert [(one.message, one.found) for one in found] == [
-        ("the personal folder lies in the repository", str(link)),
-        ("the personal file lies in the repository", str(link / ".env")),
-    ]
 
 
 def test_variables_are_read_as_a_shell_has_them(tmp_path: Path) -> None:

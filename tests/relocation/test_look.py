@@ -1,0 +1,155 @@
+"""Looking at single files: odd ones, large ones, and what cannot be read."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from envbuild.relocation.look import Looker, Seen
+from envbuild.relocation.subject import Contents, EntryPoint, Expected, Subject
+from tests import projects
+from tests.relocation.corpus import subject
+
+PACKAGES = f"lib/python{projects.MINOR}/site-packages"
+
+
+def look(prefix: Path, path: str, held: Subject | None = None, **files: Expected) -> Seen:
+    looker = Looker(held or subject(prefix), dict(files), {}, owner=os.geteuid())
+    return looker.look(path)
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("size", [0, 1, 4 << 20, (4 << 20) + 1, 9 << 20])
+@pytest.mark.parametrize("algorithm", ["sha256", "sha384", "sha512"])
+def test_files_of_any_size(tmp_path: Path, size: int, algorithm: str) -> None:
+    content = b"x" * size
+    write(tmp_path / "f", content)
+    right = hashlib.new(algorithm, content).hexdigest()
+    seen = look(tmp_path, "f", f=Expected("w.whl", algorithm, right, size))
+    assert (seen.findings, seen.size) == ((), size)
+    assert seen.sha256 == hashlib.sha256(content).hexdigest()
+    write(tmp_path / "f", content + b"y")
+    (one,) = look(tmp_path, "f", f=Expected("w.whl", algorithm, right, size)).findings
+    name = algorithm.upper().replace("SHA", "SHA-")
+    assert (one.code, one.message) == ("M002", "is not as w.whl has it")
+    assert one.expected == f"{name} {right}"
+    assert one.found == f"{name} {hashlib.new(algorithm, content + b'y').hexdigest()}"
+    assert one.mend == "run `envbuild create --rebuild`: it builds the prefix anew"
+
+
+def test_links_and_folders(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir(mode=0o755)
+    (tmp_path / "link").symlink_to("nowhere at all")
+    seen = look(tmp_path, "link")
+    assert (seen.findings, seen.size) == ((), len("nowhere at all"))
+    assert seen.sha256 == hashlib.sha256(b"nowhere at all").hexdigest()
+    assert stat.S_ISLNK(seen.mode)
+    folder = look(tmp_path, "folder")
+    assert (folder.findings, folder.sha256, folder.size) == ((), None, 0)
+
+
+def test_what_is_neither(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o644)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.path.relpath(tmp_path / "socket"))
+    for name, kind in (("pipe", "p"), ("socket", "s")):
+        (one,) = look(tmp_path, name).findings
+        assert (one.code, one.severity) == ("M002", "error")
+        assert one.message == "is neither a file nor a folder nor a link"
+        assert (one.found or "").startswith(kind)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    """In a user namespace where this is nobody: to root nothing is closed."""
+    write(tmp_path / "f", b"x").chmod(0o000)
+    code = "import os, sys\nos.open(sys.argv[1] + '/f', os.O_RDONLY)\n"
+    assert code
+    if os.geteuid():
+        found = look(tmp_path, "f").findings
+        assert [one.message for one in found] == [
+            "its mode keeps its owner out",
+            "cannot be read: Permission denied",
+        ]
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xff\n\xfe.py")
+    write(tmp_path / name, b"X = 1\n")
+    seen = look(tmp_path, name)
+    assert (seen.path, seen.findings) == (name, ())
+
+
+def test_scripts_of_entry_points(tmp_path: Path) -> None:
+    body = b"import sys\nfrom tool import main\nsys.exit(main())\n"
+    script = write(tmp_path / "bin/tool", f"#!{tmp_path}/bin/python\n".encode() + body)
+    script.chmod(0o755)
+    points = {"bin/tool": EntryPoint("w.whl", "tool", "main")}
+    looker = Looker(subject(tmp_path), {}, points, owner=os.geteuid())
+    assert looker.look("bin/tool").findings == ()
+    script.write_bytes(script.read_bytes() + b"import os\n")
+    (one,) = looker.look("bin/tool").findings
+    assert one.message == (
+        "is not what an installer writes for an entry point: it runs `import os`"
+    )
+    assert one.expected == "a call of tool:main, by w.whl"
+    # an ELF in its place is no Python
+    script.write_bytes(b"\x7fELF" + b"\0" * 100)
+    assert [one.message for one in looker.look("bin/tool").findings] == [
+        "is not what an installer writes for an entry point: it is not Python"
+    ]
+
+
+def test_scripts_whose_first_line_is_replaced(tmp_path: Path) -> None:
+    body = b"print(1)\n"
+    expected = Expected("w.whl", "sha256", hashlib.sha256(body).hexdigest(), body=True)
+    for first in (
+        f"#!{tmp_path}/bin/python\n",
+        f"#!/bin/sh\n'''exec' {tmp_path}/bin/python \"$0\" \"$@\"\n' '''\n",
+    ):
+        script = write(tmp_path / "bin/run", first.encode() + body)
+        script.chmod(0o755)
+        looker = Looker(subject(tmp_path), {"bin/run": expected}, {}, owner=os.geteuid())
+        assert looker.look("bin/run").findings == ()
+        script.write_bytes(first.encode() + body + b"import os\n")
+        (one,) = looker.look("bin/run").findings
+        assert (one.code, one.message) == ("M002", "is not as w.whl has it")
+
+
+def test_what_the_receipt_says_of_files(tmp_path: Path) -> None:
+    write(tmp_path / "f", b"x")
+    written = {"f": hashlib.sha256(b"x").hexdigest()}
+    held = subject(tmp_path, contents=Contents((), {}, {}, written))
+    assert look(tmp_path, "f", held).findings == ()
+    write(tmp_path / "f", b"y")
+    (one,) = look(tmp_path, "f", held).findings
+    assert (one.code, one.message) == ("M002", "was changed since the prefix was created")
+    assert one.expected == f"SHA-256 {written['f']}"
+    assert one.found == f"SHA-256 {hashlib.sha256(b'y').hexdigest()}"
+
+
+def test_files_as_their_wheel_has_them_may_name_any_path(tmp_path: Path) -> None:
+    content = b"see /x/other\n"
+    write(tmp_path / "f", content)
+    held = subject(tmp_path, others={"/x/other": "other"}, contents=Contents((), {}, {}))
+    (one,) = look(tmp_path, "f", held).findings
+    assert (one.code, one.where) == ("T004", f"{tmp_path}/f:1")
+    expected = Expected("w.whl", "sha256", hashlib.sha256(content).hexdigest())
+    assert look(tmp_path, "f", held, f=expected).findings == ()
+
+
+def test_hard_links(tmp_path: Path) -> None:
+    write(tmp_path / "f", b"x")
+    assert look(tmp_path, "f").node is None
+    (tmp_path / "g").hardlink_to(tmp_path / "f")
+    status = (tmp_path / "f").stat()
+    assert look(tmp_path, "f").node == (status.st_dev, status.st_ino, 2)
