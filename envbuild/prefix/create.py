@@ -331,6 +331,14 @@ def _probe(layout: Layout, prefix: Path) -> Probe:
     if layout.site.link_mode != "copy":
         return Probe("in place", "no link leads from a cache into a private mount")
     if layout.bookkeeping.stat().st_dev != prefix.parent.stat().st_dev:
+        if prefix.exists():
+            raise PreflightError(
+                "what stands there cannot be archived: it is on another file system than the root",
+                where=prefix,
+                expected=f"a prefix on the file system of {layout.root}",
+                found=f"{prefix.parent} on another one",
+                mend="put `prefix` below the root in the site's file, or move that prefix away",
+            )
         return Probe("in place", f"{prefix.parent} is on another file system than the root")
     return aside.probe(layout.bookkeeping)
 

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -769,3 +770,25 @@ def test_receipts_go_where_the_site_wants_them_too(project: Project, envbuild: E
         copied = json.loads((folder / "toy.json").read_text())["predicate"]
         assert copied == receipt(project)
     assert envbuild("create", cwd=project.folder).err == ""
+
+
+def test_a_prefix_on_another_file_system_than_the_root(
+    project: Project, envbuild: Envbuild
+) -> None:
+    """It is built in place, and not replaced: no rename leads from there to the archive."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as elsewhere:
+        assert Path(elsewhere).stat().st_dev != project.folder.stat().st_dev
+        site = project.folder / "sites" / "local.toml"
+        site.write_text(f'{projects.LOCAL}prefix = "{elsewhere}/{{env}}"\n')
+        done = envbuild("create", cwd=project.folder)
+        assert done.code == 0, done.err
+        assert f"toy: built in place: {elsewhere} is on another file system" in done.err
+        done = envbuild("create", "--rebuild", cwd=project.folder)
+        assert done.code == 3
+        assert done.err.endswith(
+            f"error: {elsewhere}/toy: what stands there cannot be archived: it is on another file "
+            "system than the root\n"
+            f"  expected: a prefix on the file system of {project.folder}/.envs\n"
+            f"  found: {elsewhere} on another one\n"
+            "  mend: put `prefix` below the root in the site's file, or move that prefix away\n"
+        )
