@@ -153,9 +153,17 @@ def text(findings: Sequence[Finding], *, color: bool = False) -> str:
     lines: list[str] = []
     for finding in findings:
         severity = _colored(finding.severity) if color else finding.severity
-        lines.append(f"{finding.where}: {severity} {finding.code}: {finding.message}")
-        lines += [f"  {label}: {value}" for label, value in details(finding)]
+        where, message = _shown(finding.where), _shown(finding.message)
+        lines.append(f"{where}: {severity} {finding.code}: {message}")
+        lines += [f"  {label}: {_shown(value)}" for label, value in details(finding)]
     return "\n".join(lines)
+
+
+def _shown(text: str) -> str:
+    """Keep a line a line: names of files can hold line ends, and what steers a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def details(finding: Finding) -> list[tuple[str, str]]:

@@ -98,3 +98,10 @@ def test_the_first_reason_is_given() -> None:
 
 def test_what_is_not_selected_is_not_suppressed() -> None:
     assert findings.chosen([ERROR], ["E"], [Ignored("D001", "so it is")]) == Chosen((), ())
+
+
+def test_what_is_not_printable_is_escaped() -> None:
+    odd = Finding("M002", "error", "/x/new\nline\x1b[31m\udcff é", "is there", found="tab\there")
+    assert findings.text([odd]) == (
+        "/x/new\\nline\\x1b[31m\\udcff é: error M002: is there\n  found: tab\\there"
+    )

@@ -52,6 +52,12 @@ Requires-Dist: nowhere; extra == "slow"
 """
 
 
+@contextmanager
+def unwatched(_total: int) -> Iterator[Callable[[int], None]]:
+    """Show no progress."""
+    yield lambda _done: None
+
+
 def subject(prefix: Path | str, **more: object) -> Subject:
     """Say what a prefix is held to, for the rules on their own."""
     held = Subject(prefix=str(prefix), owner=os.geteuid(), ceilings=Ceilings("this machine", {}))
@@ -102,6 +108,7 @@ class Site(msgspec.Struct, frozen=True):
             "toy",
             full=full,
             wheelhouse=self.project.wheelhouse,
+            watch=unwatched,
             path=path,
         )
 

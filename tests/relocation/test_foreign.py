@@ -21,6 +21,7 @@ from envbuild.findings import Finding
 from envbuild.prefix import verify
 from tests import projects, wheels
 from tests.conftest import Envbuild, Result
+from tests.relocation.corpus import unwatched
 
 MINOR = f"python{projects.MINOR}"
 PACKAGES = f"lib/{MINOR}/site-packages"
@@ -79,7 +80,7 @@ def make(tmp_path: Path) -> Make:
 
 def found(project: Project, prefix: Path, *, full: bool) -> tuple[Finding, ...]:
     layout = project.layout("local", user="ada", root=None)
-    return verify.stranger(prefix, layout, full=full).findings
+    return verify.stranger(prefix, layout, full=full, watch=unwatched).findings
 
 
 def codes(project: Project, prefix: Path) -> tuple[dict[str, int], dict[str, int]]:

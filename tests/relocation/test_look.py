@@ -6,6 +6,8 @@ import hashlib
 import os
 import socket
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,16 +72,28 @@ def test_what_is_neither(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """In a user namespace where this is nobody: to root nothing is closed."""
+    """In a process of its own that root's right to read everything is taken from."""
     write(tmp_path / "f", b"x").chmod(0o000)
-    code = "import os, sys\nos.open(sys.argv[1] + '/f', os.O_RDONLY)\n"
-    assert code
-    if os.geteuid():
-        found = look(tmp_path, "f").findings
-        assert [one.message for one in found] == [
-            "its mode keeps its owner out",
-            "cannot be read: Permission denied",
-        ]
+    code = (
+        "import os, sys\n"
+        "from envbuild.relocation.look import Looker\n"
+        "from tests.relocation.corpus import subject\n"
+        "looker = Looker(subject(sys.argv[1]), {}, {}, owner=os.geteuid())\n"
+        "for one in looker.look('f').findings:\n"
+        "    print(one.code, one.severity, one.message, one.found, sep='|')\n"
+    )
+    taken = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
+    done = subprocess.run(
+        [*(taken if os.geteuid() == 0 else []), sys.executable, "-c", code, tmp_path],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == (
+        "P002|error|its mode keeps its owner out|0000\n"
+        "M002|error|cannot be read: Permission denied|----------\n"
+    )
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:
