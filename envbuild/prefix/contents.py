@@ -100,7 +100,11 @@ def with_projects(held: Contents, prefix: Path, projects: Sequence[Distribution]
         return held
     names = {one.name for one in projects}
     said = installed.recorded(prefix)
-    files = {path: one for path, one in said.files.items() if installed.owner(one.origin) in names}
+    files = {
+        path: msgspec.structs.replace(one, digest="")
+        for path, one in said.files.items()
+        if installed.owner(one.origin) in names
+    }
     points = {
         path: one for path, one in said.scripts.items() if installed.owner(one.origin) in names
     }

@@ -102,7 +102,7 @@ class Receipt(_Record, frozen=True):
         mode: how it got to its path; see `aside.Mode`.
         manifest_sha256: what the prefix holds; see `relocation.audit.manifest`.
         written: files and links that come from no wheel as they are, with the SHA-256 of their
-            contents or targets: what installers wrote.
+            contents, or ``-> TARGET``: what installers wrote.
         notes: what a person was told: fall-backs, things passed over.
         look: times and identities of the prefix's folders, for a quick look later.
     """

@@ -16,13 +16,13 @@ from envbuild.catalog.project import Project
 from envbuild.catalog.site import Layout
 from envbuild.digest import sha256_bytes
 from envbuild.errors import InputError, PreflightError
-from envbuild.findings import Finding, failed
+from envbuild.findings import Finding
 from envbuild.lock import drift, interpreters, lockfile
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock
 from envbuild.prefix import contents, create, locked, receipt, subjects
 from envbuild.prefix.receipt import Receipt
-from envbuild.relocation import audit, place
+from envbuild.relocation import audit, place, text
 from envbuild.relocation.subject import Contents, Distribution, Subject
 
 
@@ -58,6 +58,7 @@ class _Known(msgspec.Struct, frozen=True):
     lock: Lock | None
     pin: Pin | None
     receipt: Receipt | None
+    stale: str | None
 
 
 def registered(
@@ -178,13 +179,16 @@ def stranger(
             mend="name the folder that holds bin/python",
         )
     subject = subjects.stranger(prefix, layout)
+    # under another name of the folder it is that name alone that is wrong
+    named = list(place.standing(subject)) or list(place.another_name(subject, text.said(prefix)))
+    if named:
+        subject = msgspec.structs.replace(subject, prefix=str(named[0].expected))
     if not full:
-        findings = _sorted(list(audit.quick(subject)))
         return Verified(
             None,
             str(prefix),
             full=False,
-            findings=findings,
+            findings=_sorted([*named, *audit.quick(subject)]),
             seconds=round(time.monotonic() - begun, 3),
         )
     found = audit.audit(subject, watch=watch)
@@ -192,7 +196,7 @@ def stranger(
         None,
         str(prefix),
         full=True,
-        findings=found.findings,
+        findings=_sorted([*named, *found.findings]),
         notes=found.notes,
         files=found.files,
         size=found.size,
@@ -215,7 +219,7 @@ def environment_at(layout: Layout, prefix: Path) -> str | None:
 def _known(project: Project, layout: Layout, name: str) -> _Known:
     layout.prefix(name)  # refuses what the site does not build
     environment = project.environment(name)
-    locks, _ = drift.check(project, [name])
+    locks, drifted = drift.check(project, [name])
     pins = interpreters.read(project.interpreters_file)
     return _Known(
         name=name,
@@ -223,6 +227,7 @@ def _known(project: Project, layout: Layout, name: str) -> _Known:
         lock=locks.get(name),
         pin=pins.get(environment.python),
         receipt=receipt.read(layout.bookkeeping, name),
+        stale=next((one.message for one in drifted if one.severity == "error"), None),
     )
 
 
@@ -308,7 +313,19 @@ def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding
             str(prefix),
             "there is no lock to compare it with",
             expected=f"locks/pylock.{name}.toml and the pin of its interpreter",
+            found=known.stale,
             mend=f"run `envbuild lock {name}`",
+        )
+        return
+    if known.receipt.prefix != str(prefix):
+        yield Finding(
+            "P005",
+            "error",
+            str(prefix),
+            "its receipt is of another path",
+            expected=str(prefix),
+            found=known.receipt.prefix,
+            mend=again,
         )
         return
     why = create.judge(
@@ -341,7 +358,7 @@ def _unexplained(
     subject: Subject, made: Receipt, found: audit.Audit, findings: list[Finding]
 ) -> Iterator[Finding]:
     """P005 where the manifest is another and no rule has said why."""
-    if failed(one for one in findings if one.code in ("M002", "P002", "P005")):
+    if any(one.code in ("M002", "P002", "P005") for one in findings):
         return
     yield Finding(
         "P005",

@@ -18,7 +18,7 @@ from envbuild.findings import Finding
 from envbuild.relocation import installed, interpreter, place
 from envbuild.relocation.compiled import Code
 from envbuild.relocation.installed import Metadata
-from envbuild.relocation.look import Looker, Seen
+from envbuild.relocation.look import Looker, Seen, link
 from envbuild.relocation.subject import Contents, Subject
 
 _BATCH = 48
@@ -43,7 +43,8 @@ class Audit(msgspec.Struct, frozen=True):
         manifest_sha256: the digest of the prefix's manifest.
         files: how many files, folders and links were looked at.
         size: of the files, in bytes.
-        written: relative path to SHA-256 of the files and links that no wheel holds.
+        written: relative path to the SHA-256 of files, and to the target of links, that no wheel
+            holds as they are.
         state: what the prefix was like; see `state`.
     """
 
@@ -66,7 +67,11 @@ def quick(subject: Subject) -> Iterator[Finding]:
     packages = installed.packages_folder(prefix)
     folders = prefix.glob(f"{packages}/*.dist-info") if packages else ()
     yield from installed.locked(
-        [one for one in map(_by_name, sorted(folders)) if one is not None],
+        [
+            one
+            for folder in sorted(folders)
+            if (one := _by_name(folder, str(folder.relative_to(prefix)))) is not None
+        ],
         subject.contents,
         subject.prefix,
     )
@@ -228,6 +233,8 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
         size=sum(one.size for one in seen if stat.S_ISREG(one.mode)),
         written={
             one.path: one.sha256
+            if not stat.S_ISLNK(one.mode)
+            else link(os.fsdecode(one.kept or b""))
             for one in seen
             if one.sha256 is not None
             and "/__pycache__/" not in one.path
@@ -245,10 +252,10 @@ def _distributions(seen: list[Seen]) -> Iterator[Metadata]:
     addresses = {
         one.path.rpartition("/")[0]: one.kept
         for one in seen
-        if one.kept is not None and one.path.endswith("/direct_url.json")
+        if stat.S_ISREG(one.mode) and one.kept and one.path.endswith("/direct_url.json")
     }
     for one in seen:
-        if one.kept is not None and one.path.endswith(("/METADATA", "/PKG-INFO")):
+        if stat.S_ISREG(one.mode) and one.kept and one.path.endswith(("/METADATA", "/PKG-INFO")):
             folder = one.path.rpartition("/")[0]
             read = installed.metadata(folder, one.kept, addresses.get(folder))
             if read is not None:

@@ -35,8 +35,8 @@ _ENVIRONMENT = re.compile(
     r"""
     pyvenv\.cfg | CACHEDIR\.TAG | \.gitignore | \.lock | lib64
     | bin/python(?: w | \d+(?:\.\d+)?t? )?
-    | bin/(?: activate(?:\.\w+)? | Activate\.ps1 | activate_this\.py | deactivate(?:\.bat)?
-        | deactivate\.nu | pydoc\.bat )
+    | bin/(?: activate(?:\.\w+)? | Activate\.ps1 | activate_this\.py | deactivate(?:\.\w+)?
+        | pydoc\.bat )
     | lib/python[^/]*/site-packages/_virtualenv\.(?: py | pth )
     """,
     re.VERBOSE,
@@ -503,7 +503,8 @@ def missing(paths: Iterable[str], subject: Subject, contents: Contents) -> Itera
     """
     there = set(paths)
     for path, expected in contents.files.items():
-        if path not in there and not path.startswith("../"):
+        # byte code is written anew: virtualenv lists what is not there yet
+        if path not in there and not path.startswith("../") and not _compiled(path, contents):
             yield _gone(subject, path, expected.origin)
     for path, point in contents.scripts.items():
         if path not in there:
@@ -511,6 +512,14 @@ def missing(paths: Iterable[str], subject: Subject, contents: Contents) -> Itera
     for path in contents.written or {}:
         if path not in there and path not in contents.files and path not in contents.scripts:
             yield _gone(subject, path, "the receipt")
+
+
+def _compiled(path: str, contents: Contents) -> bool:
+    """Whether a file is byte code of a listed source, or the folder for it."""
+    folder, _, name = path.rpartition("/")
+    beside = f"{folder}/{name.partition('.')[0]}.py"
+    source = _source(path) or beside
+    return name == "__pycache__" or (name.endswith(".pyc") and source in contents.files)
 
 
 def _gone(subject: Subject, path: str, origin: str) -> Finding:

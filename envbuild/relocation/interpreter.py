@@ -180,6 +180,8 @@ def _outside(subject: Subject, path: Path) -> str | None:
             return f"the prefix of {environment}"
     if any(path.is_relative_to(place) for place in _allowed(subject)):
         return None
+    if subject.base is not None and os.path.realpath(path) == subject.base.path:
+        return None  # a link of an installer's, such as that from 3.11 to 3.11.7
     for cache in subject.caches:
         if path.is_relative_to(cache):
             return "a cache"
@@ -327,7 +329,7 @@ def _pinned(subject: Subject, found: Found) -> Iterator[Finding]:
             "an installed Python stands in for the pinned one",
             expected=f"the pinned Python {base.wanted}",
             found=f"Python {base.version} at {base.path}",
-            mend="put the pinned archive into the wheelhouse and create the prefix anew",
+            mend="put the pinned archive into the wheelhouse and run `envbuild create --rebuild`",
         )
 
 

@@ -61,7 +61,7 @@ class Seen(msgspec.Struct, frozen=True):
         node: device and inode of a file that has further names, with their number.
         findings: what is not as it should be.
         lines: of ``.pth`` files, those that are run.
-        kept: its content, where other rules need it.
+        kept: its content, where other rules need it; of a link, its target.
         compiled: what it is if it is compiled code.
     """
 
@@ -121,8 +121,7 @@ class Looker:
         status = os.lstat(where)
         changed = (status.st_mtime_ns, status.st_ctime_ns)
         if stat.S_ISLNK(status.st_mode):
-            target = hashlib.sha256(os.fsencode(Path(where).readlink())).hexdigest()
-            return Seen(path, status.st_mode, status.st_size, changed, target)
+            return self._link(path, status, str(Path(where).readlink()))
         if stat.S_ISDIR(status.st_mode):
             modes = place.mode(where, status, self._subject, owner=self._owner, program=False)
             return Seen(path, status.st_mode, 0, changed, findings=tuple(modes))
@@ -134,6 +133,32 @@ class Looker:
                 return Seen(path, status.st_mode, status.st_size, changed, findings=unread)
         strange = (self._strange(where, status),)
         return Seen(path, status.st_mode, status.st_size, changed, findings=strange)
+
+    def _link(self, path: str, status: os.stat_result, target: str) -> Seen:
+        where = f"{self._subject.prefix}/{path}"
+        findings: tuple[Finding, ...] = ()
+        written = self._written.get(path)
+        if written is not None and written != link(target):
+            findings = (
+                Finding(
+                    "M002",
+                    "error",
+                    where,
+                    "is another link than when the prefix was created",
+                    expected=written,
+                    found=link(target),
+                    mend=_MEND,
+                ),
+            )
+        return Seen(
+            path,
+            status.st_mode,
+            status.st_size,
+            (status.st_mtime_ns, status.st_ctime_ns),
+            hashlib.sha256(os.fsencode(target)).hexdigest(),
+            findings=findings,
+            kept=os.fsencode(target),
+        )
 
     def _file(self, path: str, status: os.stat_result, *, listed: bool) -> Seen:
         findings: list[Finding] = []
@@ -216,21 +241,22 @@ class Looker:
                 found = hashlib.new(expected.algorithm, body).hexdigest()
             else:
                 found = sums[expected.algorithm]
-            if found == expected.digest:
-                return not expected.body
-            name = expected.algorithm.upper().replace("SHA", "SHA-")
-            findings.append(
-                Finding(
-                    "M002",
-                    "error",
-                    str(at),
-                    f"is not as {expected.origin} has it",
-                    expected=f"{name} {expected.digest}",
-                    found=f"{name} {found}",
-                    mend=_MEND,
+            if found != expected.digest:
+                name = expected.algorithm.upper().replace("SHA", "SHA-")
+                findings.append(
+                    Finding(
+                        "M002",
+                        "error",
+                        str(at),
+                        f"is not as {expected.origin} has it",
+                        expected=f"{name} {expected.digest}",
+                        found=f"{name} {found}",
+                        mend=_MEND,
+                    )
                 )
-            )
-            return False
+                return False
+            if not expected.body:
+                return True
         written = self._written.get(at.path)
         if written is not None and "sha256" in sums and sums["sha256"] != written:
             findings.append(
@@ -315,6 +341,11 @@ class Looker:
             found=stat.filemode(status.st_mode),
             mend="remove it",
         )
+
+
+def link(target: str) -> str:
+    """Write a link as receipts do."""
+    return f"-> {target}"
 
 
 def _whole(descriptor: int, size: int) -> bytes:

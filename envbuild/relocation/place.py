@@ -66,17 +66,13 @@ def _link(path: Path) -> Path:
 
 
 def another_name(subject: Subject, said: str) -> Iterator[Finding]:
-    """P001 for a prefix that no site registers: the path that it says of itself is this folder's.
+    """P001 for a prefix that no site registers: what it calls itself is another name of the folder.
 
     Args:
         subject: the prefix.
         said: the path that its own activation script names.
     """
-    if (
-        subject.registered is None
-        and said != subject.prefix
-        and _same(Path(said), Path(subject.prefix))
-    ):
+    if said != subject.prefix and _same(Path(said), Path(subject.prefix)):
         yield Finding(
             "P001",
             "error",
@@ -99,7 +95,7 @@ def ownership(subject: Subject) -> Iterator[Finding]:
     if status.st_uid != subject.owner:
         yield Finding(
             "P002",
-            "error",
+            "warning" if subject.owner == 0 else "error",  # root reads for others, in containers
             subject.prefix,
             "belongs to another user",
             expected=f"uid {subject.owner}",
@@ -111,7 +107,7 @@ def ownership(subject: Subject) -> Iterator[Finding]:
             above = folder.stat()
         except OSError:
             continue
-        if above.st_uid not in (0, status.st_uid):
+        if above.st_uid not in (0, status.st_uid, _unmapped()):
             yield Finding(
                 "P002",
                 "warning",
@@ -131,6 +127,20 @@ def ownership(subject: Subject) -> Iterator[Finding]:
                 found=f"mode {stat.S_IMODE(above.st_mode):04o}",
                 mend=f"chmod o-w {folder}",
             )
+
+
+def _unmapped() -> int | None:
+    """Return the number that stands for users who have none in this user namespace, root too.
+
+    None outside of one (user_namespaces(7)).
+    """
+    try:
+        mapped = Path("/proc/self/uid_map").read_text().split()
+        if mapped == ["0", "0", str(2**32 - 1)]:
+            return None
+        return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def mode(
@@ -161,7 +171,7 @@ def mode(
             found=f"{found:04o}",
             mend=f"chmod {_symbolic(needed & ~found)} {where}; a umask of 022 makes them so",
         )
-    elif found & stat.S_IWOTH and status.st_size:
+    elif found & stat.S_IWOTH and not where.endswith("/.lock"):  # uv makes one so
         yield Finding(
             "P002",
             "error",

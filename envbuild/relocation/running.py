@@ -110,7 +110,7 @@ def _user_site(found: str, where: str) -> Finding:
         "R003",
         "error",
         where=where,
-        message="PYTHONNOUSERSITE is not set: modules are imported from ~/.local",
+        message="PYTHONNOUSERSITE is not set: modules may be imported from ~/.local",
         expected="PYTHONNOUSERSITE=1",
         found=found,
         mend="export PYTHONNOUSERSITE=1",

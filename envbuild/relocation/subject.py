@@ -63,8 +63,8 @@ class Contents(msgspec.Struct, frozen=True):
         distributions: all that must be installed.
         files: relative path to what the file must be.
         scripts: relative path to the entry point that a script is for.
-        written: relative path to the SHA-256 of what installers wrote, by the receipt; None where
-            no receipt says so.
+        written: relative path to the SHA-256 of what installers wrote, of links to ``-> TARGET``,
+            by the receipt; None where no receipt says so.
     """
 
     distributions: tuple[Distribution, ...]

@@ -20,7 +20,7 @@ _ACTIVATION = re.compile(r"(?:de)?activate(?:\.\w+)?|Activate\.ps1|activate_this
 _NAMED = re.compile(
     rb"""
     (?: \b(?: VIRTUAL_ENV | virtual_env ) (?: ["']\] )? \s* = \s*
-        (?: r | \$\(cygpath\s+ (?:-u\s+)? )?
+        (?: r\#* | \$\(cygpath\s+ (?:-u\s+)? )?
       | ^ \s* (?: setenv | set\s+-gx ) \s+ VIRTUAL_ENV \s+
       | ^ @? for \s+ %%\w \s+ in \s+ \(  (?= [^\n]* VIRTUAL_ENV= )
     )
@@ -33,6 +33,10 @@ _NAMED = re.compile(
 _SHORT = frozenset(b"zZ\xfa\xda")
 _LONG = frozenset(b"aAut\xe1\xc1\xf5\xf4")
 
+# how virtualenv writes bytes that are not ASCII for the shell
+_PRINTF = re.compile(
+    rb"\"\$\(unset -f printf 2>/dev/null \|\| :; \\printf '%b' '((?:\\0[0-7]{3})+)'\)\""
+)
 # what ends a path that an activation script names
 _ENDS = re.compile(rb"/?(?:['\"\s;)]|\Z)")
 
@@ -131,6 +135,7 @@ def activation(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]
         subject: what the prefix is held to.
     """
     prefix = subject.prefix
+    data = _PRINTF.sub(lambda match: bytes(int(x, 8) for x in match[1].split(b"\\0")[1:]), data)
     wrong = set()
     for match in _NAMED.finditer(data):
         path = os.fsdecode(match["single"] or match["double"] or match["bare"])
@@ -150,6 +155,23 @@ def activation(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]
         )
 
 
+def said(prefix: Path) -> str:
+    """Return the path that a prefix's own ``activate`` names; its own path if it names none.
+
+    Args:
+        prefix: the prefix.
+    """
+    try:
+        data = (prefix / "bin" / "activate").read_bytes()
+    except OSError:
+        return str(prefix)
+    data = _PRINTF.sub(lambda match: bytes(int(x, 8) for x in match[1].split(b"\\0")[1:]), data)
+    match = _NAMED.search(data)
+    if match is None:
+        return str(prefix)
+    return os.fsdecode(match["single"] or match["double"] or match["bare"])
+
+
 def _begins(here: bytes, prefix: str) -> bool:
     """Whether a prefix stands here, as it is or as a shell quotes it, and nothing more of a path.
 
@@ -158,6 +180,8 @@ def _begins(here: bytes, prefix: str) -> bool:
         prefix: the path.
     """
     written = [here[:1] + os.fsencode(prefix), os.fsencode(shlex.quote(prefix))]
+    # fish's own way, and that of virtualenv for all shells but one
+    written += [os.fsencode("'" + prefix.replace("'", by) + "'") for by in ("\\'", "'\\''")]
     return any(here.startswith(one) and _ENDS.match(here, len(one)) for one in written)
 
 

@@ -273,9 +273,10 @@ def test_a_library_that_the_prefix_brings_along_counts_where_the_loader_finds_it
     standard_library(prefix, "other/libstdc++.so.6", newest, "CXXABI_1.3.13")
     assert [one.found for one in prefix.check()] == ["CXXABI_1.3.13", newest]
     have = ("GLIBCXX_3.4", "GLIBCXX_3.4.21", "CXXABI_1.3", newest)
-    brought = standard_library(prefix, "libs/libstdc++.so.6", *have, "CXXABI_1.3.13")
+    brought = standard_library(prefix, "libs/libstdc++.so.6.0.30", *have, "CXXABI_1.3.13")
+    brought.with_name("libstdc++.so.6").symlink_to(brought.name)
     assert prefix.check() == []
-    standard_library(prefix, "libs/libstdc++.so.6", *have)
+    standard_library(prefix, "libs/libstdc++.so.6.0.30", *have)
     (found,) = prefix.check()
     assert (found.code, found.severity, found.found) == ("E001", "error", "CXXABI_1.3.13")
     assert found.expected == f"a version that {brought.relative_to(prefix.path)} has"
@@ -287,8 +288,9 @@ def test_what_is_found_by_the_rpath_of_who_loads_it(prefix: Prefix, new: bool) -
     given = "int _Z4givev(void)"
     name = "libstdc++.so.6"
     last = prefix.library(f"libs/{name}", f"{given} {{ return 1; }}", f"-Wl,-soname,{name}")
-    source = f"{given}; int take(void) {{ return _Z4givev(); }}"
-    middle = prefix.library("mid/libmiddle.so", source, last, "-Wl,-soname,libmiddle.so")
+    source_of_middle = f"{given}; int take(void) {{ return _Z4givev(); }}"
+    named = "-Wl,-soname,libmiddle.so"
+    middle = prefix.library("mid/libmiddle.so", source_of_middle, last, named)
     folders = rpath("$ORIGIN/../mid:$ORIGIN/../libs", new=new)
     source = "int take(void); int use(void) { return take(); }"
     prefix.own = True
@@ -296,6 +298,35 @@ def test_what_is_found_by_the_rpath_of_who_loads_it(prefix: Prefix, new: bool) -
     # with RUNPATH the loader takes the system's, which has no such symbol
     assert loads(module) == (not new)
     assert [one.code for one in prefix.check()] == (["E005"] if new else [])
+    # a file's own RUNPATH takes the place of what it inherits, and goes no further
+    options = (last, "-Wl,-soname,libmiddle.so")
+    prefix.library("mid/libmiddle.so", source_of_middle, *options, *rpath("$ORIGIN"))
+    assert not loads(module)
+    assert [one.code for one in prefix.check()] == ["E005"]
+    prefix.library("mid/liblast.so", source_of_middle, last, "-Wl,-soname,liblast.so")
+    needs = prefix.packages / "mid" / "liblast.so"
+    take = "int take(void); int again(void) { return take(); }"
+    folders = rpath("$ORIGIN/../mid:$ORIGIN/../libs")
+    prefix.library("mid/libmiddle.so", take, needs, "-Wl,-soname,libmiddle.so", *folders)
+    prefix.module(f"demo/fast{SUFFIX}", take, needs, middle, *rpath("$ORIGIN/../mid", new=new))
+    assert not loads(module)
+    assert [one.code for one in prefix.check()] == ["E005"]
+
+
+def test_an_rpath_goes_on_to_what_is_needed_by_what_is_needed(prefix: Prefix) -> None:
+    prefix.own = True
+    name = "libstdc++.so.6"
+    at = prefix.library(f"libs/{name}", "int _Z1av(void) { return 1; }", f"-Wl,-soname,{name}")
+    libraries = [at]
+    for start, needs in zip("bcd", "abc", strict=True):
+        given = f"int _Z1{needs}v(void); int _Z1{start}v(void) {{ return _Z1{needs}v(); }}"
+        soname = f"-Wl,-soname,lib{start}.so"
+        libraries.append(prefix.library(f"mid/lib{start}.so", given, libraries[-1], soname))
+    source = "int _Z1dv(void); int use(void) { return _Z1dv(); }"
+    folders = rpath("$ORIGIN/../mid:$ORIGIN/../libs", new=False)
+    module = prefix.module(f"demo/fast{SUFFIX}", source, libraries[-1], *folders)
+    assert loads(module)
+    assert prefix.check() == []
 
 
 def test_the_interpreter_in_a_prefix_is_loaded_by_all(prefix: Prefix) -> None:
@@ -443,8 +474,9 @@ def test_libraries_that_are_there(prefix: Prefix) -> None:
     system = ("libm.so.6", "libz.so.1", "libcuda.so.1", "libnvidia-ml.so.1")
     prefix.library("demo/libdemo.so", EMPTY, "-Wl,--no-as-needed", *linked(prefix, *system))
     prefix.library("other/named-otherwise.so", EMPTY, "-Wl,-soname,libloaded.so.2")
-    prefix.library("other/libfile.so.3")
-    for number, name in enumerate(("libloaded.so.2", "libfile.so.3")):
+    file = prefix.library("other/libfile.so.3")
+    file.with_name("liblink.so.4").symlink_to(file.name)
+    for number, name in enumerate(("libloaded.so.2", "libfile.so.3", "liblink.so.4")):
         (other,) = linked(prefix, name)
         prefix.library(f"demo/lib{number}.so", EMPTY, "-Wl,--no-as-needed", other)
     assert prefix.check() == []
@@ -495,8 +527,11 @@ def test_a_library_for_another_machine_is_passed_over(prefix: Prefix) -> None:
     assert loads(path)
 
 
-def test_a_library_that_is_needed_by_its_path(prefix: Prefix, tmp_path: Path) -> None:
+def test_a_library_that_is_needed_by_its_path(
+    prefix: Prefix, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prefix.own = True
+    monkeypatch.chdir(prefix.packages)  # where we are is of no meaning
     built = compiled(tmp_path / "libbuilt.so", GIVE, "-shared")  # without a name of its own
     path = prefix.library("demo/libdemo.so", TAKE, built, *rpath("$ORIGIN"))
     assert loads(path)
@@ -800,6 +835,9 @@ def test_what_is_no_folder_of_the_build(prefix: Prefix) -> None:
         "-s",
     )
     assert prefix.check(builders=("/work/build",)) == []
+    prefix.library("demo/libdemo.so", saying("/home/me/pythons/3/include/a.h"), "-s")
+    assert [one.code for one in prefix.check()] == ["E006"]
+    assert prefix.check(interpreters="/home/me/pythons") == []
     twin = f"{prefix.path}2/a.c"
     prefix.library("demo/libdemo.so", saying(twin), "-s")
     assert prefix.check(builders=(f"{prefix.path}2",)) == [names_path(path, twin, "1 such path")]

@@ -465,6 +465,18 @@ def test_what_is_missing_is_said_once() -> None:
     ]
 
 
+def test_byte_code_that_a_record_lists_may_be_missing() -> None:
+    """As virtualenv's own RECORDs list it, beside the source and as a folder."""
+    listed = ["a/x.py", "a/x.cpython-311.pyc", "a/__pycache__/x.cpython-311.pyc", "a/__pycache__"]
+    listed += ["a/alone.pyc", "a/__pycache__/alone.cpython-311.pyc"]
+    contents = Contents((), {path: Expected("a.whl", "sha256", "") for path in listed}, {})
+    found = installed.missing(["a/x.py"], subject("/p"), contents)
+    assert [one.where for one in found] == [
+        "/p/a/alone.pyc",
+        "/p/a/__pycache__/alone.cpython-311.pyc",
+    ]
+
+
 @pytest.mark.parametrize(
     ("value", "module", "attribute"),
     [

@@ -164,6 +164,27 @@ def test_activation_of_another_prefix(name: str, line: str) -> None:
     assert [one.found for one in text.activation(place, beside, subject("/p"))] == ["/p2"]
 
 
+@pytest.mark.parametrize(
+    ("prefix", "line"),
+    [
+        ("/x/it's", "set -gx VIRTUAL_ENV '/x/it'\\''s'"),
+        ("/x/it's", "set -gx VIRTUAL_ENV '/x/it\\'s'"),
+        ("/x/it's", "VIRTUAL_ENV='/x/it'\"'\"'s'"),
+        (
+            "/x/ün",
+            "VIRTUAL_ENV=/x/\"$(unset -f printf 2>/dev/null || :; \\printf '%b' '\\0303\\0274')\"n",
+        ),
+        ("/x/ün", "let virtual_env = r#'/x/ün'#"),
+    ],
+)
+def test_activation_scripts_of_virtualenv(prefix: str, line: str) -> None:
+    place = Place(prefix, "bin/activate")
+    assert list(text.activation(place, f"{line}\n".encode(), subject(prefix))) == []
+    for other in ("/x/other", f"{prefix}2"):
+        (found,) = text.activation(place, f"{line}\n".encode(), subject(other))
+        assert found.code == "T003"
+
+
 def test_an_activation_script_that_names_this_prefix_and_another() -> None:
     data = b"VIRTUAL_ENV='/p'\nVIRTUAL_ENV='/other'\nVIRTUAL_ENV='/more'\n"
     (found,) = text.activation(Place("/p", "bin/activate"), data, subject("/p"))
