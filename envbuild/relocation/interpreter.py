@@ -180,8 +180,8 @@ def _outside(subject: Subject, path: Path) -> str | None:
             return f"the prefix of {environment}"
     if any(path.is_relative_to(place) for place in _allowed(subject)):
         return None
-    if subject.base is not None and os.path.realpath(path) == subject.base.path:
-        return None  # a link of an installer's, such as that from 3.11 to 3.11.7
+    if _beside_base(subject, path):
+        return None
     for cache in subject.caches:
         if path.is_relative_to(cache):
             return "a cache"
@@ -189,6 +189,13 @@ def _outside(subject: Subject, path: Path) -> str | None:
     if path.is_relative_to(home) or path.parts[1:2] in (("home",), ("root",)):
         return "a home folder"
     return "a folder that the site does not declare"
+
+
+def _beside_base(subject: Subject, path: Path) -> bool:
+    """Whether a path is an installer's own link to the interpreter, such as uv's from 3.11."""
+    if subject.base is None or os.path.realpath(path) != subject.base.path:
+        return False
+    return path.is_relative_to(Path(subject.base.path).parents[2])
 
 
 def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Finding]:

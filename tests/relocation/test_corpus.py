@@ -91,6 +91,10 @@ def edited(where: str, wheel: str) -> Found:
     return Found("M002", "error", where, f"is not as {wheel} has it")
 
 
+def relinked(where: str) -> Found:
+    return Found("M002", "error", where, "is another link than when the prefix was created")
+
+
 def stray(where: str, severity: str = "error") -> Found:
     return Found(
         *("M002", severity, where, "is listed by no distribution"),
@@ -241,7 +245,7 @@ def a_sticky_folder_above(at: Ground) -> None:
 
 
 @plants(
-    Found("P002", "error", "<PREFIX>", "belongs to another user", "uid 0", "uid 12345"),
+    Found("P002", "warning", "<PREFIX>", "belongs to another user", "uid 0", "uid 12345"),
     quick="P002",
     root=True,
 )
@@ -404,7 +408,7 @@ def a_receipt_that_cannot_be_read(at: Ground) -> None:
 
 
 @plants(
-    Found("P005", "error", "<PREFIX>", "the prefix has no receipt", "as its receipt says"),
+    Found("P005", "error", "<PREFIX>", "its receipt is of another path", "<PREFIX>"),
     quick="P005",
 )
 def a_receipt_of_another_place(at: Ground) -> None:
@@ -452,7 +456,7 @@ def the_mode_of_a_file_was_changed(at: Ground) -> None:
     at.packages("pure/one.py").chmod(0o755)
 
 
-@plants(MANIFEST)
+@plants(relinked("<PREFIX>/lib64"))
 def a_link_was_changed(at: Ground) -> None:
     at.link(at.prefix / "lib64", at.prefix / "lib")
 
@@ -485,8 +489,8 @@ def a_link_was_changed(at: Ground) -> None:
         "<BASE>/bin/<MINOR>",
         "<HOME>/bin/<MINOR>",
     ),
-    MANIFEST,
-    quick="I001 I002 I003",
+    relinked("<PREFIX>/bin/python"),
+    quick="I001 I002 I003 M002",
 )
 def an_interpreter_in_a_home_folder(at: Ground) -> None:
     at.new(Path.home() / "bin" / MINOR)
@@ -519,8 +523,8 @@ def an_interpreter_in_a_home_folder(at: Ground) -> None:
         "<BASE>/bin/<MINOR>",
         "<HOME>/.cache/uv/<MINOR>",
     ),
-    MANIFEST,
-    quick="I001 I002 I003",
+    relinked("<PREFIX>/bin/python"),
+    quick="I001 I002 I003 M002",
 )
 def an_interpreter_in_a_cache(at: Ground) -> None:
     cached = Path.home() / ".cache/uv" / MINOR
@@ -538,8 +542,8 @@ def an_interpreter_in_a_cache(at: Ground) -> None:
         INSIDE,
         "<OTHER>/bin/python",
     ),
-    MANIFEST,
-    quick="I001",
+    relinked("<PREFIX>/bin/python"),
+    quick="I001 M002",
 )
 def an_interpreter_of_another_prefix(at: Ground) -> None:
     at.new(at.site.root / "other/bin/x").unlink()
@@ -556,8 +560,8 @@ def an_interpreter_of_another_prefix(at: Ground) -> None:
         INSIDE,
         "<TMP>/python",
     ),
-    MANIFEST,
-    quick="I001",
+    relinked("<PREFIX>/bin/python"),
+    quick="I001 M002",
 )
 def a_detour_through_a_folder_of_nobodys(at: Ground) -> None:
     at.link(at.tmp / "python", at.site.python)
@@ -573,7 +577,7 @@ def a_detour_through_a_folder_of_nobodys(at: Ground) -> None:
         "an executable file",
         "<BASE>/bin/gone",
     ),
-    MANIFEST,
+    relinked("<PREFIX>/bin/python"),
     quick="I001",
 )
 def an_interpreter_that_is_gone(at: Ground) -> None:
@@ -614,7 +618,7 @@ def no_interpreter(at: Ground) -> None:
         "an executable file",
         "<PREFIX>/bin/python3",
     ),
-    MANIFEST,
+    relinked("<PREFIX>/bin/python"),
     quick="I001 I001",
 )
 def links_in_a_circle(at: Ground) -> None:
@@ -831,8 +835,8 @@ def an_installation_without_a_record(at: Ground) -> None:
         "<BASE>/bin/<MINOR>",
         "<ROOT>/.envbuild/interpreters/twin/bin/<MINOR>",
     ),
-    MANIFEST,
-    quick="I002 I003",
+    relinked("<PREFIX>/bin/python"),
+    quick="I002 I003 M002",
 )
 def another_interpreter_of_the_site(at: Ground) -> None:
     twin = at.site.layout.interpreters / "twin/bin" / MINOR
@@ -928,7 +932,6 @@ def distribution(at: Ground, name: str, version: str) -> None:
         "1.0",
     ),
     stray("<PACKAGES>/stray-1.0.dist-info/METADATA", "warning"),
-    MANIFEST,
     quick="M001",
 )
 def a_distribution_too_many(at: Ground) -> None:
@@ -967,7 +970,6 @@ def a_distribution_less(at: Ground) -> None:
         "0.9 and 1.0",
     ),
     stray("<PACKAGES>/Speedy-0.9.dist-info/METADATA", "warning"),
-    MANIFEST,
     quick="M001 M001",
 )
 def a_distribution_twice(at: Ground) -> None:
@@ -1038,7 +1040,7 @@ def a_stray_module_in_a_package(at: Ground) -> None:
     at.new(at.packages("pure/ünique.py"), "X = 1\n")
 
 
-@plants(stray("<PACKAGES>/pure/notes.txt", "warning"), MANIFEST)
+@plants(stray("<PACKAGES>/pure/notes.txt", "warning"))
 def a_stray_file_of_data(at: Ground) -> None:
     at.new(at.packages("pure/notes.txt"), "x\n")
 
@@ -1741,7 +1743,6 @@ def activate_of_this_prefix_in_other_quotes(at: Ground) -> None:
 
 @plants(
     stray("<PACKAGES>/pure/notes.txt", "warning"),
-    MANIFEST,
     Found(
         "T004",
         "error",
@@ -1757,7 +1758,6 @@ def text_that_names_another_prefix(at: Ground) -> None:
 
 @plants(
     stray("<PACKAGES>/pure/notes.txt", "warning"),
-    MANIFEST,
     Found(
         "T004",
         "error",
@@ -1773,7 +1773,6 @@ def text_that_names_the_staging_folder(at: Ground) -> None:
 
 @plants(
     stray("<PACKAGES>/pure/notes.txt", "warning"),
-    MANIFEST,
     Found(
         "T004",
         "error",
@@ -1789,7 +1788,6 @@ def text_that_names_the_sites_temporary_folder(at: Ground) -> None:
 
 @plants(
     stray("<PACKAGES>/pure/notes.txt", "warning"),
-    MANIFEST,
     Found(
         "T004",
         "error",
@@ -1803,7 +1801,7 @@ def text_that_names_tmpdir(at: Ground) -> None:
     at.new(at.packages("pure/notes.txt"), f"{at.tmp}/tmpdir/x\n")
 
 
-@plants(stray("<PACKAGES>/pure/notes.txt", "warning"), MANIFEST)
+@plants(stray("<PACKAGES>/pure/notes.txt", "warning"))
 def text_that_names_neighbours(at: Ground) -> None:
     at.new(
         at.packages("pure/notes.txt"),
@@ -1811,7 +1809,7 @@ def text_that_names_neighbours(at: Ground) -> None:
     )
 
 
-@plants(stray("<PACKAGES>/pure/notes.bin", "warning"), MANIFEST)
+@plants(stray("<PACKAGES>/pure/notes.bin", "warning"))
 def binary_that_names_another_prefix(at: Ground) -> None:
     at.new(at.packages("pure/notes.bin"), f"\0{at.site.root}/other\n")
 

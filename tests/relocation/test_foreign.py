@@ -267,8 +267,9 @@ def test_reached_through_a_second_mount(project: Project, make: Make, tmp_path: 
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    seen = Counter(one["code"] for one in json.loads(done.stdout)["findings"])
-    assert seen == MOVED["uv"][0]
+    (one,) = json.loads(done.stdout)["findings"]
+    assert (one["code"], one["message"]) == ("P001", "is another name for the prefix")
+    assert (one["where"], one["expected"]) == (f"{tmp_path}/mounted", str(prefix))
 
 
 @pytest.mark.parametrize("size", [126, 127, 128])

@@ -80,8 +80,6 @@ def test_what_a_prefix_says_of_itself(tmp_path: Path) -> None:
     )
     for said in (str(tmp_path / "link"), str(tmp_path), str(tmp_path / "gone")):
         assert list(place.another_name(subject(tmp_path / "link"), said)) == []
-    held = subject(tmp_path / "link", registered=str(prefix))
-    assert list(place.another_name(held, str(prefix))) == []
 
 
 def test_owners_of_a_prefix_and_of_folders_above(tmp_path: Path) -> None:
@@ -170,8 +168,11 @@ def test_files_and_folders_that_everyone_can_write_to(tmp_path: Path) -> None:
     assert modes(tmp_path / "file", 0o666) == [(wrong, "0644", "0666", mend)]
     assert modes(tmp_path / "folder", 0o777) == [(wrong, "0755", "0777", mend)]
     assert modes(tmp_path / "folder", 0o1777) == [(wrong, "1755", "1777", mend)]
-    # locks, which everyone who reads a prefix takes
-    assert modes(tmp_path / "empty", 0o666) == []
+    assert modes(tmp_path / "empty", 0o666) == [(wrong, "0644", "0666", mend)]
+    # uv's lock, which it makes so
+    status = (tmp_path / "empty").stat()
+    found = place.mode("/p/.lock", status, subject("/p"), owner=os.geteuid(), program=False)
+    assert list(found) == []
 
 
 @given(st.integers(0, 0o7777), st.integers(0, 0o777), st.booleans(), st.booleans())

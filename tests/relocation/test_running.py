@@ -90,8 +90,9 @@ def test_any_cache_where_nothing_is_said() -> None:
 def test_variables_that_lead_python_elsewhere() -> None:
     variables = {"PYTHONPATH": "/home/ada/lib", "PYTHONHOME": "/usr"}
     assert said(running.environment(variables, allowed=[], where="process 1")) == (
-        "process 1: error R003: PYTHONNOUSERSITE is not set: modules may be imported from ~/.local\n"
-        "  expected: PYTHONNOUSERSITE=1\n  found: not set\n  mend: export PYTHONNOUSERSITE=1\n"
+        "process 1: error R003: PYTHONNOUSERSITE is not set: modules may be imported from "
+        "~/.local\n  expected: PYTHONNOUSERSITE=1\n  found: not set\n"
+        "  mend: export PYTHONNOUSERSITE=1\n"
         "process 1: error R003: PYTHONPATH is set: modules that no lock names are imported first\n"
         "  expected: no PYTHONPATH\n  found: /home/ada/lib\n  mend: unset PYTHONPATH\n"
         "process 1: error R003: PYTHONHOME is set: the standard library is looked for elsewhere\n"
