@@ -210,7 +210,7 @@ def _subject(
 
 
 def _audited(subject: Subject, job: Job) -> audit.Audit:
-    found = audit.audit(subject)
+    found = audit.audit(subject, with_state=True)
     counted = chosen(found.findings, (), job.ignored)
     if failed(counted.findings):
         raise Refused(job.name, counted.findings)

@@ -45,7 +45,7 @@ class Audit(msgspec.Struct, frozen=True):
         size: of the files, in bytes.
         written: relative path to the SHA-256 of files, and to the target of links, that no wheel
             holds as they are.
-        state: what the prefix was like; see `state`.
+        state: what the prefix was like, if that was asked for; see `state`.
     """
 
     findings: tuple[Finding, ...]
@@ -54,7 +54,7 @@ class Audit(msgspec.Struct, frozen=True):
     files: int
     size: int
     written: dict[str, str]
-    state: str
+    state: str | None
 
 
 def quick(subject: Subject) -> Iterator[Finding]:
@@ -104,13 +104,20 @@ def _by_name(folder: Path, place: str = "", direct_url: bytes | None = None) -> 
     return installed.metadata(place or folder.name, header.encode(), direct_url)
 
 
-def audit(subject: Subject, *, jobs: int | None = None, watch: Watch = _unwatched) -> Audit:
+def audit(
+    subject: Subject,
+    *,
+    jobs: int | None = None,
+    watch: Watch = _unwatched,
+    with_state: bool = False,
+) -> Audit:
     """Check every rule for a prefix and what is in it.
 
     Args:
         subject: the prefix, and what it is held to.
         jobs: how many processes; the cores granted if not given.
         watch: is given the number of files, and yields what to call with those just looked at.
+        with_state: whether the prefix's state is told.
 
     Raises:
         OSError: a file cannot be read.
@@ -138,7 +145,11 @@ def audit(subject: Subject, *, jobs: int | None = None, watch: Watch = _unwatche
             seen += some
             advance(len(some))
     seen.sort(key=lambda one: one.path)
-    return _judge(subject, listed, seen)
+    found = _judge(subject, listed, seen)
+    if with_state:
+        now = _state((one.path, one.mode, one.size, one.changed) for one in seen)
+        found = msgspec.structs.replace(found, state=now)
+    return found
 
 
 def _size(listed: Contents, path: str) -> int:
@@ -240,7 +251,7 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
             and "/__pycache__/" not in one.path
             and (one.path not in wheels or not wheels[one.path].digest or wheels[one.path].body)
         },
-        state=_state((one.path, one.mode, one.size, one.changed) for one in seen),
+        state=None,
     )
 
 

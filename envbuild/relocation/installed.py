@@ -45,6 +45,8 @@ _PACKAGES = re.compile(r"lib/python3\.\d+t?/site-packages")
 # Files by which a stray package, module or path comes into effect when Python looks for modules
 _IMPORTED = (".py", ".so", ".pth", ".pyc", ".egg-link", ".pyd")
 _ALGORITHMS = {"sha256": 32, "sha384": 48, "sha512": 64}
+# a marker that holds for an extra alone
+_EXTRA = re.compile(r";(?!.*\bor\b).*\bextra\s*==")
 _FINDER = re.compile(r"""["'](/[^"'\n\0]+)["']""")
 
 
@@ -188,6 +190,8 @@ def satisfied(
     asked = _extras(installed, environment)
     for one in installed:
         for text in one.requires:
+            if not asked[one.name] and _EXTRA.search(text):
+                continue  # most requirements of most packages, and parsing is what takes time
             requirement = _requirement(text)
             if requirement is None:
                 continue  # published metadata can be older than the standard; pip passes it over
@@ -225,7 +229,11 @@ def _extras(
     """Return the extras that are asked for, by distribution."""
     asked: dict[str, frozenset[str]] = {one.name: frozenset() for one in installed}
     parsed = {
-        one.name: [r for r in map(_requirement, one.requires) if r is not None and r.extras]
+        one.name: [
+            requirement
+            for text in one.requires
+            if "[" in text.partition(";")[0] and (requirement := _requirement(text)) is not None
+        ]
         for one in installed
     }
     changed = True

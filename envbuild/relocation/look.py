@@ -23,6 +23,8 @@ from envbuild.relocation.text import PathLine, Place
 _WHOLE = 4 << 20
 _CHUNK = 1 << 18
 
+_HASHES = {"sha256": hashlib.sha256, "sha384": hashlib.sha384, "sha512": hashlib.sha512}
+
 _PACKAGES = re.compile(r"lib/python3\.\d+t?/site-packages")
 _MEND = "run `envbuild create --rebuild`: it builds the prefix anew"
 
@@ -49,7 +51,7 @@ class Compiled(msgspec.Struct, frozen=True):
     device: tuple[DeviceCode, ...] = ()
 
 
-class Seen(msgspec.Struct, frozen=True):
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """What was seen of a file, folder or link.
 
     Attributes:
@@ -172,26 +174,21 @@ class Looker:
             small = status.st_size <= _WHOLE or (expected is not None and expected.body)
             data = _whole(descriptor, status.st_size) if small else os.pread(descriptor, 64, 0)
             sums = {}
-            for name in {algorithm, "sha256"} if not byte_code or expected else set():
-                sums[name] = (
-                    hashlib.new(name, data).hexdigest() if small else _digest(descriptor, name)
-                )
-            program = path.startswith("bin/") and (data.startswith(b"#!") or elf.is_elf(data))
+            if expected is not None or not byte_code:
+                names = ("sha256",) if algorithm == "sha256" else ("sha256", algorithm)
+                for name in names:
+                    sums[name] = (
+                        _HASHES[name](data).hexdigest() if small else _digest(descriptor, name)
+                    )
+            code = elf.is_elf(data)
+            program = path.startswith("bin/") and (code or data.startswith(b"#!"))
             findings += place.mode(str(at), status, subject, owner=self._owner, program=program)
             same = self._as_expected(at, expected, sums, data, findings)
             published = same and not self._is_own(path)
-            if subject.contents is None and path.startswith("bin/"):
+            if subject.contents is None and path.startswith("bin/") and not code:
                 published = False  # its RECORD lists what an installer wrote
-            found = Seen(
-                path,
-                status.st_mode,
-                status.st_size,
-                (status.st_mtime_ns, status.st_ctime_ns),
-                None if byte_code else sums["sha256"],
-                (status.st_dev, status.st_ino, status.st_nlink) if status.st_nlink > 1 else None,
-            )
             compiled = None
-            if elf.is_elf(data):
+            if code:
                 compiled = self._compiled(at, descriptor, data if small else None, published)
         finally:
             os.close(descriptor)
@@ -203,12 +200,17 @@ class Looker:
                     findings.append(one)
                 else:
                     lines.append(one)
-        return msgspec.structs.replace(
-            found,
-            findings=tuple(findings),
-            lines=tuple(lines),
-            kept=_kept(path, data),
-            compiled=compiled,
+        return Seen(
+            path,
+            status.st_mode,
+            status.st_size,
+            (status.st_mtime_ns, status.st_ctime_ns),
+            None if byte_code else sums["sha256"],
+            (status.st_dev, status.st_ino, status.st_nlink) if status.st_nlink > 1 else None,
+            tuple(findings),
+            tuple(lines),
+            _kept(path, data),
+            compiled,
         )
 
     def _as_expected(
@@ -238,7 +240,7 @@ class Looker:
         elif expected is not None and expected.digest:
             if expected.body:
                 body = scripts.shebang(data).body
-                found = hashlib.new(expected.algorithm, body).hexdigest()
+                found = _HASHES[expected.algorithm](body).hexdigest()
             else:
                 found = sums[expected.algorithm]
             if found != expected.digest:
@@ -359,7 +361,7 @@ def _whole(descriptor: int, size: int) -> bytes:
 
 
 def _digest(descriptor: int, algorithm: str) -> str:
-    digest = hashlib.new(algorithm)
+    digest = _HASHES[algorithm]()
     at = 0
     while piece := os.pread(descriptor, _CHUNK, at):
         digest.update(piece)

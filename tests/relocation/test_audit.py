@@ -59,7 +59,7 @@ def test_the_manifest_is_the_one_of_the_description(tmp_path: Path) -> None:
         totals.append(total)
         yield calls.append
 
-    found = audit.audit(subject(prefix), watch=watch)
+    found = audit.audit(subject(prefix), watch=watch, with_state=True)
     assert found.manifest_sha256 == manifest.digest(prefix)
     assert totals == [sum(calls)] == [found.files] == [len(list(audit.walk(str(prefix))))]
     assert found.state == audit.state(str(prefix))
