@@ -86,7 +86,7 @@ def main(rounds: int) -> None:
             ours,
             lambda: peer(derived, work / "warm", "--offline"),
             rounds=rounds,
-            most=1.15,
+            most=1.35,
         )
         common.compare(
             f"fetch and create {ENVIRONMENT}, cold", ours_cold, peer_cold, rounds=rounds, most=1.2

@@ -67,14 +67,17 @@ def over(
     counter = _CONTEXT.Value("q", 0)
     workers = {}
     try:
-        for _ in range(jobs):
-            receiver, sender = _CONTEXT.Pipe(duplex=False)
-            worker = _CONTEXT.Process(
-                target=_work, args=(work, items, batch, counter, sender, os.getpid()), daemon=True
-            )
-            worker.start()
-            sender.close()  # so that a worker that dies ends the pipe
-            workers[receiver] = worker
+        with _uninterrupted():
+            for _ in range(jobs):
+                receiver, sender = _CONTEXT.Pipe(duplex=False)
+                worker = _CONTEXT.Process(
+                    target=_work,
+                    args=(work, items, batch, counter, sender, os.getpid()),
+                    daemon=True,
+                )
+                worker.start()
+                sender.close()  # so that a worker that dies ends the pipe
+                workers[receiver] = worker
         yield _results(workers, doing)
     finally:
         gc.unfreeze()
@@ -82,6 +85,16 @@ def over(
             worker.kill()
             worker.join()
             receiver.close()
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Hold interrupts back: a worker that has just begun does not ignore them yet."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _work(

@@ -88,7 +88,7 @@ def _binding(subject: Subject, packages: str | None) -> Iterator[Finding]:
         places += prefix.glob(f"{packages}/*.egg-link")
     kept = []
     for path in sorted(places):
-        if path.is_file() and path.stat().st_size <= _QUICK:
+        if path.is_symlink() or (path.is_file() and path.stat().st_size <= _QUICK):
             seen = looker.look(str(path.relative_to(prefix)), listed=True)
             yield from seen.findings
     for info in sorted(prefix.glob(f"{packages}/*.dist-info/direct_url.json")) if packages else []:
