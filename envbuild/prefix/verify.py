@@ -68,8 +68,8 @@ def registered(
     *,
     full: bool,
     wheelhouse: Path,
-    path: Path | None = None,
     watch: audit.Watch,
+    path: Path | None = None,
 ) -> Verified:
     """Verify an environment's prefix at a site.
 
@@ -79,8 +79,8 @@ def registered(
         name: the environment.
         full: read every file and hold it to the wheel that it came from.
         wheelhouse: the folder of wheels, for a full verification.
-        path: another path to look at in place of the registered one.
         watch: see `audit.audit`.
+        path: another path to look at in place of the registered one.
 
     Raises:
         InputError: the site does not build the environment, or a file of the project is wrong.
@@ -121,39 +121,10 @@ def registered(
             subject = msgspec.structs.replace(subject, unfinished=())
     held = _contents(known, layout, wheelhouse if full else None)
     subject = msgspec.structs.replace(subject, contents=held)
-    if not full:
-        findings += audit.quick(subject)
-        return Verified(
-            name,
-            str(prefix),
-            full=False,
-            findings=_sorted(findings),
-            notes=notes,
-            seconds=round(time.monotonic() - begun, 3),
-        )
-    found = audit.audit(subject, watch=watch)
-    findings += found.findings
-    if known.receipt is not None and found.manifest_sha256 != known.receipt.manifest_sha256:
-        findings += _unexplained(subject, known.receipt, found, findings)
-    return Verified(
-        name,
-        str(prefix),
-        full=True,
-        findings=_sorted(findings),
-        notes=(*notes, *found.notes),
-        files=found.files,
-        size=found.size,
-        seconds=round(time.monotonic() - begun, 3),
-    )
+    return _looked(begun, name, prefix, subject, findings, notes, full, watch, known.receipt)
 
 
-def stranger(
-    prefix: Path,
-    layout: Layout | None,
-    *,
-    full: bool,
-    watch: audit.Watch,
-) -> Verified:
+def stranger(prefix: Path, layout: Layout | None, *, full: bool, watch: audit.Watch) -> Verified:
     """Verify a prefix that envbuild did not make: a virtual environment, or conda's.
 
     Args:
@@ -183,23 +154,39 @@ def stranger(
     named = list(place.standing(subject)) or list(place.another_name(subject, text.said(prefix)))
     if named:
         subject = msgspec.structs.replace(subject, prefix=str(named[0].expected))
-    if not full:
-        return Verified(
-            None,
-            str(prefix),
-            full=False,
-            findings=_sorted([*named, *audit.quick(subject)]),
-            seconds=round(time.monotonic() - begun, 3),
-        )
-    found = audit.audit(subject, watch=watch)
+    return _looked(begun, None, prefix, subject, named, (), full, watch, None)
+
+
+def _looked(
+    begun: float,
+    name: str | None,
+    prefix: Path,
+    subject: Subject,
+    findings: list[Finding],
+    notes: tuple[str, ...],
+    full: bool,
+    watch: audit.Watch,
+    made: Receipt | None,
+) -> Verified:
+    """Look at a prefix, and add what is found to what is known already."""
+    files = size = 0
+    if full:
+        found = audit.audit(subject, watch=watch)
+        findings += found.findings
+        notes += found.notes
+        files, size = found.files, found.size
+        if made is not None and found.manifest_sha256 != made.manifest_sha256:
+            findings += _unexplained(subject, made, found, findings)
+    else:
+        findings += audit.quick(subject)
     return Verified(
-        None,
-        str(prefix),
-        full=True,
-        findings=_sorted([*named, *found.findings]),
-        notes=found.notes,
-        files=found.files,
-        size=found.size,
+        name=name,
+        prefix=str(prefix),
+        full=full,
+        findings=tuple(sorted(findings, key=lambda one: (one.code, one.where, one.message))),
+        notes=notes,
+        files=files,
+        size=size,
         seconds=round(time.monotonic() - begun, 3),
     )
 
@@ -369,7 +356,3 @@ def _unexplained(
         found=found.manifest_sha256,
         mend=f"run `envbuild create {made.environment} --rebuild`",
     )
-
-
-def _sorted(findings: list[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda one: (one.code, one.where, one.message)))
