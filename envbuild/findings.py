@@ -15,7 +15,7 @@ CODE = re.compile(r"[A-Z][0-9]{3}")
 
 
 # Findings alike that people are told one by one
-_LISTED = 10
+_LISTED = 4
 
 
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -66,6 +66,7 @@ def log(
     rules: Iterable[RuleText],
     findings: Iterable[Finding],
     suppressed: Iterable[tuple[Finding, str]],
+    failures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return a SARIF log of one run, the same for the same findings in whatever order.
 
@@ -74,6 +75,7 @@ def log(
         rules: the rules that were checked; a finding's code may be missing among them.
         findings: those that count.
         suppressed: those that are ignored, each with the reason.
+        failures: what kept something from being checked.
 
     Source: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
     """
@@ -84,10 +86,17 @@ def log(
     driver = {"name": "envbuild", "version": tool_version, "rules": [_rule(one) for one in ordered]}
     run = {
         "tool": {"driver": driver},
-        "invocations": [{"executionSuccessful": True}],
+        "invocations": [_invocation(failures)],
         "results": _results(sorted(results), index),
     }
     return {"$schema": SCHEMA, "version": VERSION, "runs": [run]}
+
+
+def _invocation(failures: Sequence[str]) -> dict[str, Any]:
+    if not failures:
+        return {"executionSuccessful": True}
+    told = [{"level": "error", "message": {"text": _string(text)}} for text in failures]
+    return {"executionSuccessful": False, "toolExecutionNotifications": told}
 
 
 def _rule(rule: RuleText) -> dict[str, Any]:

@@ -139,6 +139,11 @@ def print_json(kind: str, content: dict[str, Any]) -> None:
     click.echo(json.dumps({"schema": f"envbuild.{kind}/1", **content}, indent=2, sort_keys=True))
 
 
+def width() -> int:
+    """Return how wide output may be, in columns: the terminal's width, and 100 at most."""
+    return min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+
+
 def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a table of at most 100 columns; cells that do not fit are folded."""
     from rich.box import SIMPLE_HEAD
@@ -146,8 +151,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    width = shutil.get_terminal_size((_WIDTH, 24)).columns
-    console = Console(highlight=False, width=min(_WIDTH, width))
+    console = Console(highlight=False, width=width())
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     # names are looked for down the first column: they stay in one piece unless they are very long
     whole = all(len(row[0]) <= _WIDTH // 3 for row in rows)

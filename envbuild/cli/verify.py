@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
     from envbuild import findings
     from envbuild.catalog.project import Project
     from envbuild.catalog.site import Layout
-    from envbuild.findings import Chosen, Finding
+    from envbuild.errors import EnvbuildError
+    from envbuild.findings import Chosen
     from envbuild.prefix.verify import Verified
 
 
@@ -35,9 +38,14 @@ if TYPE_CHECKING:
     "scripts",
     multiple=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Check a job script too; can be given more than once.",
+    help="Check a job script; can be given more than once.",
 )
-@click.option("--process", type=click.IntRange(min=1), help="Check a process's environment too.")
+@click.option(
+    "--process",
+    type=click.IntRange(min=1),
+    metavar="PID",
+    help="Check the environment and the arguments of a process.",
+)
 @click.option(
     "--select", multiple=True, metavar="CODE", help="Only these rules, such as E001, E or P,I."
 )
@@ -47,7 +55,7 @@ if TYPE_CHECKING:
     metavar="CODE:REASON",
     help="Pass over what a rule finds, and say why; the site's file can do so too.",
 )
-@click.option("--explain", metavar="CODE", help="Explain a rule, and do nothing else.")
+@click.option("--explain", metavar="CODE", help="Explain a rule, or list a family such as T.")
 @click.option("--sarif", is_flag=True, help="Report as SARIF 2.1.0.")
 @common.as_json
 @click.pass_context
@@ -72,35 +80,45 @@ def command(
     """Say whether prefixes are good at their paths, by the relocation rules.
 
     Without ENV, all environments of the site that are built. Quick, by receipts and a look at what
-    binds paths; with --full, every file against the wheel that it came from. The rules are
-    explained in docs/rules.md.
+    binds paths; with --full, every file against the wheel that it came from, and all rules. They
+    are explained in docs/rules.md. The exit status is 1 if there is an error.
     """
     from envbuild import findings
     from envbuild.errors import CheckFailedError, EnvbuildError
     from envbuild.prefix import jobs, subjects
 
     if explain is not None:
-        _explain(explain)
+        _explain(explain.upper())
         return
+    if prefix is not None and names:
+        raise click.UsageError("either ENV or --prefix, not both")
     project, layout = _site(ctx, site_name, root, user, optional=prefix is not None)
     ignored = [_ignored(text) for text in ignore]
     if layout is not None:
         ignored += subjects.ignored(layout)
-    selected = [code for text in select for code in _codes(text)]
-    if prefix is not None and names:
-        raise click.UsageError("either ENV or --prefix, not both")
-    results, failures = [], {}
-    for name, path in _prefixes(project, layout, names, prefix):
+    selected = [code for text in select for code in _codes(text, full=full)]
+    results: list[Verified] = []
+    failures: dict[str, EnvbuildError] = {}
+    # scripts and processes can be checked where nothing is built
+    alone = bool(scripts or process) and not names and prefix is None
+    wanted = [] if alone else _prefixes(project, layout, names, prefix)
+    found = list(jobs.check(project, layout, names, scripts, process))
+    for name, path in wanted:
         try:
             results.append(
                 _verify(project, layout, name, path, full=full, wheelhouse=wheelhouse_folder)
             )
         except EnvbuildError as error:
             failures[name or str(path)] = error
-    more = list(jobs.check(project, layout, scripts, process))
-    found = [finding for one in results for finding in one.findings] + more
+    found += [finding for one in results for finding in one.findings]
     chosen = findings.chosen(found, selected, ignored)
-    _report(results, chosen, layout, sarif=sarif, json_output=json_output)
+    report = _Report(results, scripts, chosen, failures, layout)
+    if sarif:
+        report.print_sarif()
+    elif json_output:
+        report.print_json()
+    else:
+        report.print()
     common.raise_failures(failures, len(results) + len(failures))
     if findings.failed(chosen.findings):
         raise CheckFailedError(_counted(chosen))
@@ -130,13 +148,14 @@ def _prefixes(
     from envbuild.prefix import verify
 
     if prefix is not None:
-        # as it was given, but for dots: links in it are what P001 is about
-        path = Path.cwd() / prefix
-        path = Path(*(part for part in path.parts if part != "."))
+        path = _plain(prefix)
         name = verify.environment_at(layout, path) if layout is not None else None
         return [(name, path)]
     assert project is not None
     assert layout is not None
+    for name in names:
+        if name not in project.environment_names and Path(name).is_dir():
+            raise click.UsageError(f"{name} is a folder: did you mean --prefix {name}?")
     if names:
         return [(name, None) for name in project.select(names)]
     built = [name for name in sorted(layout.folders) if layout.prefix(name).exists()]
@@ -148,6 +167,16 @@ def _prefixes(
             mend="run `envbuild create`, or name a folder with --prefix",
         )
     return [(name, None) for name in built]
+
+
+def _plain(path: Path) -> Path:
+    """Make a path absolute, without dots; links in it stay, since they are what P001 is about."""
+    absolute = path.absolute()
+    plain = Path(os.path.normpath(absolute))
+    try:
+        return plain if plain.samefile(absolute) else absolute.resolve()
+    except OSError:
+        return plain
 
 
 def _verify(
@@ -176,17 +205,29 @@ def _verify(
     )
 
 
-def _codes(text: str) -> list[str]:
+def _codes(text: str, *, full: bool) -> list[str]:
     from envbuild.relocation import rules
 
-    known = rules.rules()
-    codes = [code.strip() for code in text.split(",") if code.strip()]
+    codes = [code.strip().upper() for code in text.split(",") if code.strip()]
     for code in codes:
-        if not any(rule.startswith(code) for rule in known):
-            raise click.BadParameter(
-                f"no rule begins with {code}; they are {', '.join(known)}", param_hint="--select"
+        meant = [rule for rule in rules.rules().values() if rule.code.startswith(code)]
+        if not meant:
+            raise _no_rule(code, "--select", "begins with ")
+        if not full and not any(rule.quick for rule in meant):
+            raise click.UsageError(
+                f"a quick look does not check {code}: it reads no packages. Add --full."
             )
     return codes
+
+
+def _no_rule(code: str, option: str, begins: str = "") -> click.BadParameter:
+    from envbuild.relocation import rules
+
+    families = sorted({rule[0] for rule in rules.rules()})
+    near = [rule for rule in rules.rules() if rule[0] == code[:1]] or families
+    return click.BadParameter(
+        f"no rule {begins}{code}; did you mean one of {', '.join(near)}?", param_hint=option
+    )
 
 
 def _ignored(text: str) -> findings.Ignored:
@@ -195,49 +236,72 @@ def _ignored(text: str) -> findings.Ignored:
 
     ignored = findings.parse_ignore(text)
     if ignored.code not in rules.rules():
-        raise click.BadParameter(
-            f"no rule {ignored.code}; they are {', '.join(rules.rules())}", param_hint="--ignore"
-        )
+        raise _no_rule(ignored.code, "--ignore")
     return ignored
 
 
 def _explain(code: str) -> None:
+    """Print a rule, or the titles of those whose codes begin so."""
     from envbuild.relocation import rules
 
-    rule = rules.rules().get(code)
-    if rule is None:
-        raise click.BadParameter(
-            f"no rule {code}; they are {', '.join(rules.rules())}", param_hint="--explain"
-        )
-    click.echo(f"{rule.code}: {rule.title}\n\n{rule.help}")
+    known = rules.rules()
+    if code in known:
+        rule = known[code]
+        click.echo(f"{rule.code}: {rule.title}\n\n{_wrapped(rule.help)}")
+        return
+    meant = [rule for rule in known.values() if rule.code.startswith(code)]
+    if not meant:
+        raise _no_rule(code, "--explain")
+    common.print_table(
+        ("code", "what must hold", "found by"),
+        [(one.code, one.title, "a quick look" if one.quick else "--full") for one in meant],
+    )
 
 
-def _report(
-    results: list[Verified],
-    chosen: Chosen,
-    layout: Layout | None,
-    *,
-    sarif: bool,
-    json_output: bool,
-) -> None:
-    import os
-    import sys
+def _wrapped(text: str) -> str:
+    """Fold paragraphs to the terminal; examples stay as they are."""
+    import textwrap
 
-    from envbuild import __version__, findings
-    from envbuild import sarif as sarifs
-    from envbuild.relocation import rules
+    parts = []
+    for paragraph in text.split("\n\n"):
+        plain = not paragraph.startswith("```")
+        parts.append(textwrap.fill(paragraph, common.width()) if plain else paragraph)
+    return "\n\n".join(parts)
 
-    if sarif:
+
+class _Report(msgspec.Struct, frozen=True):
+    """What is told in the end."""
+
+    results: list[Verified]
+    scripts: tuple[Path, ...]
+    chosen: Chosen
+    failures: dict[str, EnvbuildError]
+    layout: Layout | None
+
+    def print_sarif(self) -> None:
+        """For the tools that show findings beside the code."""
         import json
 
-        log = sarifs.log(__version__, rules.texts(), chosen.findings, chosen.suppressed)
+        from envbuild import __version__, sarif
+        from envbuild.relocation import rules
+
+        log = sarif.log(
+            __version__,
+            rules.texts(),
+            self.chosen.findings,
+            self.chosen.suppressed,
+            [str(error) for error in self.failures.values()],
+        )
         click.echo(json.dumps(log, indent=2))
-        return
-    if json_output:
+
+    def print_json(self) -> None:
+        """For machines."""
+        from envbuild import findings
+
         common.print_json(
             "verify",
             {
-                "site": None if layout is None else layout.name,
+                "site": None if self.layout is None else self.layout.name,
                 "prefixes": [
                     {
                         "environment": one.name,
@@ -248,37 +312,52 @@ def _report(
                         "seconds": one.seconds,
                         "notes": list(one.notes),
                     }
-                    for one in results
+                    for one in self.results
                 ],
-                "findings": findings.document(chosen.findings),
+                "failures": {name: str(error) for name, error in self.failures.items()},
+                "findings": findings.document(self.chosen.findings),
                 "suppressed": [
                     {**msgspec.to_builtins(finding), "reason": reason}
-                    for finding, reason in chosen.suppressed
+                    for finding, reason in self.chosen.suppressed
                 ],
             },
         )
-        return
-    color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    if chosen.findings:
-        click.echo(findings.text(findings.gathered(chosen.findings), color=color))
-    for one in results:
-        for note in one.notes:
-            click.echo(f"note: {note}")
-        click.echo(_line(one, chosen))
+
+    def print(self) -> None:
+        """For people."""
+        from envbuild import findings
+
+        color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        if self.chosen.findings:
+            click.echo(findings.text(findings.gathered(self.chosen.findings), color=color))
+        for one in self.results:
+            for note in one.notes:
+                click.echo(f"note: {note}")
+        for path in self.scripts:
+            own = [one for one in self.chosen.findings if one.where.startswith(f"{path}:")]
+            click.echo(f"{path} {_judged(own, full=True)}: {_numbers(own)}")
+        for one in self.results:
+            click.echo(self._line(one))
+
+    def _line(self, one: Verified) -> str:
+        own = [finding for finding in self.chosen.findings if finding in one.findings]
+        passed = sum(finding in one.findings for finding, _ in self.chosen.suppressed)
+        name = f"{one.name}: " if one.name else ""
+        how = "a quick look; --full reads every file"
+        if one.full:
+            rate = f", {common.size(one.size / one.seconds)}/s" if one.seconds else ""
+            how = f"{one.files} files, {common.size(one.size)} in {one.seconds:.1f} s{rate}"
+        numbers = _numbers(own) + (f", {passed} passed over" if passed else "")
+        return f"{name}{one.prefix} {_judged(own, full=one.full)}: {numbers} ({how})"
 
 
-def _line(one: Verified, chosen: Chosen) -> str:
-    own = [finding for finding in chosen.findings if finding in one.findings]
-    name = f"{one.name}: " if one.name else ""
-    how = "quick look"
-    if one.full:
-        rate = f", {common.size(one.size / one.seconds)}/s" if one.seconds else ""
-        how = f"{one.files} files, {common.size(one.size)} in {one.seconds:.1f} s{rate}"
-    good = "good" if not any(finding.severity == "error" for finding in own) else "not good"
-    return f"{name}{one.prefix} is {good}: {_numbers(own)} ({how})"
+def _judged(found: list[findings.Finding], *, full: bool) -> str:
+    if any(finding.severity == "error" for finding in found):
+        return "is not good"
+    return "is good" if full else "looks good"
 
 
-def _numbers(found: list[Finding]) -> str:
+def _numbers(found: list[findings.Finding]) -> str:
     errors = sum(one.severity == "error" for one in found)
     warnings = len(found) - errors
     return (
@@ -288,5 +367,4 @@ def _numbers(found: list[Finding]) -> str:
 
 
 def _counted(chosen: Chosen) -> str:
-    passed = f", {len(chosen.suppressed)} passed over" if chosen.suppressed else ""
-    return f"{_numbers(list(chosen.findings))}{passed}; `envbuild verify --explain CODE` says more"
+    return f"{_numbers(list(chosen.findings))}; `envbuild verify --explain CODE` says more"

@@ -10,18 +10,23 @@ from envbuild.catalog.project import Project
 from envbuild.catalog.site import Layout
 from envbuild.errors import InputError
 from envbuild.findings import Finding
-from envbuild.prefix import site_check
+from envbuild.prefix import preflight, site_check
 from envbuild.relocation import credentials, running
 
 
 def check(
-    project: Project | None, layout: Layout | None, scripts: Sequence[Path], process: int | None
+    project: Project | None,
+    layout: Layout | None,
+    names: Sequence[str],
+    scripts: Sequence[Path],
+    process: int | None,
 ) -> Iterator[Finding]:
     """R001 to R004: a site's credentials, job scripts, and the environment of a process.
 
     Args:
         project: the project, in which no credential may lie.
         layout: the site; without one, only what holds everywhere is checked.
+        names: the environments that scripts are for; those that are built where none is given.
         scripts: job scripts.
         process: a process's number.
 
@@ -29,10 +34,11 @@ def check(
         InputError: a script cannot be read, or there is no such process.
     """
     allowed = _allowed(layout) if layout is not None else []
-    prefixes = [layout.prefix(name) for name in sorted(layout.folders)] if layout else []
+    prefixes = _prefixes(layout, names) if layout is not None else []
     personal = layout.site.personal if layout is not None else None
     secrets: dict[str, str] = {}
-    if project is not None and layout is not None and personal is not None:
+    here = layout is not None and not any(preflight.missing_mounts(layout))
+    if project is not None and layout is not None and personal is not None and here:
         looked = site_check.personal(project, layout)
         yield from (one for one in looked if isinstance(one, Finding))
         file = layout.path(personal.folder) / personal.env_file
@@ -59,6 +65,13 @@ def check(
         environment = {name: value for name, equals, value in pairs if equals}
         yield from running.environment(environment, allowed=allowed, where=where)
         yield from credentials.arguments(secrets, arguments, where)
+
+
+def _prefixes(layout: Layout, names: Sequence[str]) -> list[Path]:
+    """Return the prefixes that scripts may call programs of."""
+    every = sorted(layout.folders)
+    built = [name for name in every if layout.prefix(name).exists()]
+    return [layout.prefix(name) for name in names or built or every]
 
 
 def _strings(path: Path) -> list[str]:

@@ -60,7 +60,21 @@ def of(
         libraries=site.system_libraries,
         architectures=site.gpu_architectures,
         unfinished=tuple(_unfinished(layout.bookkeeping, name)),
+        again=again(layout, name),
     )
+
+
+def again(layout: Layout, name: str, *, rebuild: bool = True) -> str:
+    """Return how a prefix is built anew, for people.
+
+    Args:
+        layout: the site.
+        name: the environment.
+        rebuild: whether what is there would be kept otherwise.
+    """
+    option = " --rebuild" if rebuild else ""
+    root = f" --root {layout.root}" if layout.rehearsal else ""
+    return f"run `envbuild create {name}{option} --site {layout.name}{root}`"
 
 
 def stranger(prefix: Path, layout: Layout | None) -> Subject:

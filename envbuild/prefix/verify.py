@@ -97,7 +97,7 @@ def registered(
             where=prefix,
             expected="a prefix",
             found="nothing" if not prefix.exists() else "no folder",
-            mend=_again(layout, name),
+            mend=subjects.again(layout, name, rebuild=False),
         )
     python = None
     if known.receipt is not None and known.pin is not None:
@@ -151,9 +151,12 @@ def stranger(prefix: Path, layout: Layout | None, *, full: bool, watch: audit.Wa
         )
     subject = subjects.stranger(prefix, layout)
     # under another name of the folder it is that name alone that is wrong
-    named = list(place.standing(subject)) or list(place.another_name(subject, text.said(prefix)))
+    said = text.said(prefix)
+    named = list(place.standing(subject)) or list(place.another_name(subject, said))
     if named:
         subject = msgspec.structs.replace(subject, prefix=str(named[0].expected))
+    else:
+        named = list(place.moved(subject, said))
     return _looked(begun, None, prefix, subject, named, (), full, watch, None)
 
 
@@ -279,7 +282,7 @@ def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding
     """P005: the receipt speaks of this prefix, of the lock and of the files as they are."""
     name = known.name
     prefix = layout.prefix(name)
-    again = _again(layout, name)
+    again = subjects.again(layout, name, rebuild=False)
     file = str(receipt.path(layout.bookkeeping, name))
     if known.receipt is None:
         said = "there is none" if not Path(file).exists() else "one that cannot be read"
@@ -315,6 +318,15 @@ def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding
             mend=again,
         )
         return
+    if known.stale is not None:
+        yield Finding(
+            "P005",
+            "warning",
+            str(prefix),
+            f"the lock is stale: {known.stale}",
+            expected=f"a lock of envs/{name}.toml as it is",
+            mend=f"run `envbuild lock {name}`, and create it anew",
+        )
     why = create.judge(
         known.receipt,
         prefix,
@@ -332,13 +344,8 @@ def _receipted(layout: Layout, known: _Known, *, full: bool) -> Iterator[Finding
         found=f"a receipt of {known.receipt.created}",
         mend=again
         if why != create.CHANGED
-        else f"see what was changed with --full; if it finds nothing wrong, {again} anyway",
+        else f"see what was changed: add --full; if that is good, {again}, which ends this",
     )
-
-
-def _again(layout: Layout, name: str) -> str:
-    root = f" --root {layout.root}" if layout.rehearsal else ""
-    return f"run `envbuild create {name} --site {layout.name}{root}`"
 
 
 def _unexplained(
@@ -354,5 +361,5 @@ def _unexplained(
         "files were added, removed or given other modes since it was created",
         expected=f"the manifest {made.manifest_sha256}",
         found=found.manifest_sha256,
-        mend=f"run `envbuild create {made.environment} --rebuild`",
+        mend=subject.again,
     )

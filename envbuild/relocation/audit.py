@@ -72,8 +72,7 @@ def quick(subject: Subject) -> Iterator[Finding]:
             for folder in sorted(folders)
             if (one := _by_name(folder, str(folder.relative_to(prefix)))) is not None
         ],
-        subject.contents,
-        subject.prefix,
+        subject,
     )
     yield from _binding(subject, packages)
 
@@ -220,7 +219,7 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
         if subject.base is not None
         else (python and python.version) or said.get("version_info") or said.get("version")
     )
-    findings += installed.locked(distributions, subject.contents, subject.prefix)
+    findings += installed.locked(distributions, subject)
     findings += installed.pointing(distributions, subject)
     if version:
         environment = installed.marker_environment(".".join(version.split(".")[:3]))
@@ -293,7 +292,8 @@ def _linked(subject: Subject, seen: list[Seen]) -> Iterator[Finding]:
                 "is one file with another outside the prefix: who edits that, edits this",
                 expected=f"{len(paths)} name{'' if len(paths) == 1 else 's'}, in the prefix",
                 found=f"{counts[node]} names",
-                mend="create it anew with files of its own: link-mode = copy, of uv too",
+                mend='give it files of its own, by link-mode = "copy" in the site\'s file or by '
+                f"UV_LINK_MODE=copy, and {subject.again}",
             )
 
 

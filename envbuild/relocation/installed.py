@@ -122,16 +122,14 @@ def metadata(folder: str, header: bytes, direct_url: bytes | None) -> Metadata |
     )
 
 
-def locked(
-    installed: Sequence[Metadata], contents: Contents | None, prefix: str
-) -> Iterator[Finding]:
+def locked(installed: Sequence[Metadata], subject: Subject) -> Iterator[Finding]:
     """M001: what is installed is what must be, name and version, each once.
 
     Args:
         installed: what is there.
-        contents: what must be; None to look for what is there twice alone.
-        prefix: the prefix's path.
+        subject: what the prefix is held to; without contents, what is there twice is found alone.
     """
+    contents, prefix = subject.contents, subject.prefix
     seen: dict[str, Metadata] = {}
     for one in installed:
         other = seen.setdefault(one.name, one)
@@ -143,7 +141,7 @@ def locked(
                 f"{one.name} is installed twice",
                 expected="one version",
                 found=f"{other.version} and {one.version}",
-                mend="remove the prefix and create it again",
+                mend=subject.again,
             )
     if contents is None:
         return
@@ -152,21 +150,20 @@ def locked(
         must, there = wanted.get(name), seen.get(name)
         where = f"{prefix}/{there.folder}" if there else prefix
         if there is None and must is not None:
-            yield _m001(where, f"{name} is not installed", must.version, "nothing")
+            yield _m001(subject, where, f"{name} is not installed", must.version, "nothing")
         elif must is None and there is not None:
-            yield _m001(where, f"{name} is not in the lock", "nothing", there.version)
+            yield _m001(subject, where, f"{name} is not in the lock", "nothing", there.version)
         elif (
             must
             and there
             and canonicalize_version(there.version) != canonicalize_version(must.version)
         ):
             message = f"{name} is of another version than the lock says"
-            yield _m001(where, message, must.version, there.version)
+            yield _m001(subject, where, message, must.version, there.version)
 
 
-def _m001(where: str, message: str, expected: str, found: str) -> Finding:
-    mend = "run `envbuild create`: it builds the prefix anew"
-    return Finding("M001", "error", where, message, expected=expected, found=found, mend=mend)
+def _m001(subject: Subject, where: str, message: str, expected: str, found: str) -> Finding:
+    return Finding("M001", "error", where, message, expected, found, subject.again)
 
 
 def satisfied(
@@ -314,7 +311,7 @@ def pointing(installed: Sequence[Metadata], subject: Subject) -> Iterator[Findin
                 f"{one.name} is another project than the environment declares",
                 expected=must,
                 found=one.origin if source is None else str(source),
-                mend="create the prefix anew",
+                mend=subject.again,
             )
         elif one.editable and (
             real is None or not any(real.is_relative_to(os.path.realpath(top)) for top in tops)
@@ -346,7 +343,7 @@ def pointing(installed: Sequence[Metadata], subject: Subject) -> Iterator[Findin
                 f"{one.name} was installed from elsewhere than the lock's wheel",
                 expected="no direct_url.json",
                 found=one.origin,
-                mend="create the prefix anew",
+                mend=subject.again,
             )
 
 
@@ -479,10 +476,10 @@ def unlisted(paths: Iterable[str], subject: Subject, contents: Contents) -> Iter
             "M002",
             "error" if imported or folder == "bin" else "warning",
             f"{subject.prefix}/{path}",
-            "is listed by no distribution",
-            expected="files of what is installed",
+            "belongs to no installed package",
+            expected="files of installed packages, and what installers write",
             found="a file of something else",
-            mend="remove it; what belongs to an environment is declared in its file",
+            mend="remove it; packages that are to stay are declared in the environment's file",
         )
 
 
@@ -538,5 +535,5 @@ def _gone(subject: Subject, path: str, origin: str) -> Finding:
         "is missing",
         expected=f"as {origin} has it",
         found="nothing",
-        mend="run `envbuild create --rebuild`: it builds the prefix anew",
+        mend=subject.again,
     )

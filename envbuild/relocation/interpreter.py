@@ -13,13 +13,16 @@ import msgspec
 from envbuild.findings import Finding
 from envbuild.relocation.subject import Subject
 
+_ELSEWHERE = (
+    "make it with an interpreter of the site or the system, or name that one's folder in "
+    "system-paths of the site's file"
+)
 _NAME = re.compile(r"python(?P<version>3\.\d+)?t?")
 _PREFIX_LINE = re.compile(
     r"""^\s*(?P<name>prefix|exec_prefix)\s*=\s*["']?(?P<path>/[^\s"'$]*)""", re.M
 )
 # what `build_time_vars` says of places that extensions are built with
 _PLACES = ("prefix", "exec_prefix", "BINDIR", "LIBDIR")
-_ANEW = "create the prefix anew at this path: it cannot be moved or copied"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -86,10 +89,10 @@ def check(subject: Subject) -> Iterator[Finding]:
     prefix = Path(subject.prefix)
     yield from _links(subject, prefix)
     found = find(prefix)
-    if found is None:
-        return
     if not is_conda(prefix):
         yield from _configured(subject, prefix, found)
+    if found is None:
+        return
     yield from _pinned(subject, found)
     yield from _build_time(found)
 
@@ -108,7 +111,7 @@ def _links(subject: Subject, prefix: Path) -> Iterator[Finding]:
             f"{prefix}/bin/python",
             "is not there",
             expected="the prefix's interpreter",
-            mend=_ANEW,
+            mend=subject.again,
         )
     said: set[str] = set()
     for name in names:
@@ -122,23 +125,7 @@ def _links(subject: Subject, prefix: Path) -> Iterator[Finding]:
 
 def _hops(subject: Subject, path: Path) -> Iterator[Finding]:
     at = path
-    for _ in range(40):  # as many as the kernel follows (path_resolution(7))
-        if not at.is_symlink():
-            break
-        at = Path(os.path.normpath(at.parent / at.readlink()))
-        wrong = _outside(subject, at)
-        if wrong is not None:
-            yield Finding(
-                "I001",
-                "error",
-                str(path),
-                f"leads to {wrong}",
-                expected="links inside " + ", ".join(_allowed(subject)),
-                found=str(at),
-                mend="create the prefix with an interpreter of the site or the system",
-            )
-            return
-    real = Path(os.path.realpath(at))
+    real = Path(os.path.realpath(path))
     if not real.is_file() or not os.access(real, os.X_OK):
         yield Finding(
             "I001",
@@ -146,11 +133,20 @@ def _hops(subject: Subject, path: Path) -> Iterator[Finding]:
             str(path),
             "leads to nothing that runs",
             expected="an executable file",
-            found=str(at),
-            mend="create the prefix anew: its interpreter is gone",
+            found=str(real),
+            mend=subject.again,
         )
         return
-    wrong = _outside(subject, real)
+    for _ in range(40):  # as many as the kernel follows (path_resolution(7))
+        if not at.is_symlink():
+            break
+        at = Path(os.path.normpath(at.parent / at.readlink()))
+        if _outside(subject, at) is not None:
+            break
+    wrong = _outside(subject, at)
+    if wrong is None:
+        at = real
+        wrong = _outside(subject, real)
     if wrong is not None:
         yield Finding(
             "I001",
@@ -158,8 +154,8 @@ def _hops(subject: Subject, path: Path) -> Iterator[Finding]:
             str(path),
             f"leads to {wrong}",
             expected="links inside " + ", ".join(_allowed(subject)),
-            found=str(real),
-            mend="create the prefix with an interpreter of the site or the system",
+            found=str(at),
+            mend=_ELSEWHERE,
         )
 
 
@@ -198,7 +194,7 @@ def _beside_base(subject: Subject, path: Path) -> bool:
     return path.is_relative_to(Path(subject.base.path).parents[2])
 
 
-def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Finding]:
+def _configured(subject: Subject, prefix: Path, found: Found | None) -> Iterator[Finding]:
     """I002: ``pyvenv.cfg`` names the folder of the interpreter, and its version."""
     where = f"{prefix}/pyvenv.cfg"
     values = configuration(prefix)
@@ -210,7 +206,7 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
             "does not say where the interpreter is",
             expected="home = the folder of the interpreter",
             found="no such line" if values else "no such file",
-            mend=_ANEW,
+            mend=subject.again,
         )
         return
     home = Path(values["home"])
@@ -220,10 +216,14 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
             "error",
             where,
             "names a folder that is not there",
-            expected=f"home = {found.path.parent}",
+            expected="the folder of the interpreter",
             found=f"home = {home}",
-            mend=_ANEW,
+            mend=subject.again,
         )
+    if found is None:
+        return
+    if not _is_there(home):
+        pass
     elif found.path.is_relative_to(os.path.realpath(prefix)):
         # a copy (`python -m venv --copies`): its library is where `home` says
         wrong = _outside(subject, Path(os.path.realpath(home)))
@@ -235,7 +235,7 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
                 f"leads to {wrong}",
                 expected="a folder inside " + ", ".join(_allowed(subject)),
                 found=f"home = {home}",
-                mend="create the prefix with an interpreter of the site or the system",
+                mend=_ELSEWHERE,
             )
     elif not home.samefile(found.path.parent) and not _leads(home, found):
         yield Finding(
@@ -245,7 +245,7 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
             "names another folder than that of the interpreter",
             expected=f"home = {found.path.parent}",
             found=f"home = {home}",
-            mend=_ANEW,
+            mend=subject.again,
         )
     said = values.get("version_info") or values.get("version") or ""
     minor = ".".join(said.split(".")[:2])
@@ -257,7 +257,7 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
             "is of another Python than the interpreter",
             expected=found.version or found.minor,
             found=said,
-            mend=_ANEW,
+            mend=subject.again,
         )
     elif found.version is not None and said.count(".") >= 2 and not _same(said, found.version):
         yield Finding(
@@ -267,7 +267,7 @@ def _configured(subject: Subject, prefix: Path, found: Found) -> Iterator[Findin
             "the interpreter was replaced by another release of it",
             expected=said,
             found=found.version,
-            mend="create the prefix anew, so that its receipt says what runs",
+            mend=subject.again,
         )
     if values.get("include-system-site-packages", "false").lower() == "true":
         yield Finding(
@@ -316,7 +316,7 @@ def _pinned(subject: Subject, found: Found) -> Iterator[Finding]:
             "is another interpreter than the prefix was created with",
             expected=base.path,
             found=str(found.path),
-            mend="create the prefix anew",
+            mend=subject.again,
         )
     elif base.fault is not None:
         yield Finding(
@@ -326,7 +326,7 @@ def _pinned(subject: Subject, found: Found) -> Iterator[Finding]:
             base.fault,
             expected=f"the pinned Python {base.wanted}, installed from its archive",
             found=base.path,
-            mend="remove that interpreter and create the prefix anew",
+            mend=f"remove that interpreter, and {subject.again}",
         )
     elif not base.pinned:
         yield Finding(
@@ -336,7 +336,8 @@ def _pinned(subject: Subject, found: Found) -> Iterator[Finding]:
             "an installed Python stands in for the pinned one",
             expected=f"the pinned Python {base.wanted}",
             found=f"Python {base.version} at {base.path}",
-            mend="put the pinned archive into the wheelhouse and run `envbuild create --rebuild`",
+            mend="put the pinned archive into the wheelhouse (`envbuild site check` says which), "
+            f"and {subject.again}",
         )
 
 

@@ -26,7 +26,6 @@ _CHUNK = 1 << 18
 _HASHES = {"sha256": hashlib.sha256, "sha384": hashlib.sha384, "sha512": hashlib.sha512}
 
 _PACKAGES = re.compile(r"lib/python3\.\d+t?/site-packages")
-_MEND = "run `envbuild create --rebuild`: it builds the prefix anew"
 
 
 class Compiled(msgspec.Struct, frozen=True):
@@ -149,7 +148,7 @@ class Looker:
                     "is another link than when the prefix was created",
                     expected=written,
                     found=link(target),
-                    mend=_MEND,
+                    mend=self._subject.again,
                 ),
             )
         return Seen(
@@ -234,7 +233,7 @@ class Looker:
                         f"is not what an installer writes for an entry point: it {wrong}",
                         expected=f"a call of {point.module}:{point.attribute}, by {point.origin}",
                         found=f"SHA-256 {sums['sha256']}",
-                        mend=_MEND,
+                        mend=self._subject.again,
                     )
                 )
         elif expected is not None and expected.digest:
@@ -253,7 +252,7 @@ class Looker:
                         f"is not as {expected.origin} has it",
                         expected=f"{name} {expected.digest}",
                         found=f"{name} {found}",
-                        mend=_MEND,
+                        mend=self._subject.again,
                     )
                 )
                 return False
@@ -269,7 +268,7 @@ class Looker:
                     "was changed since the prefix was created",
                     expected=f"SHA-256 {written}",
                     found=f"SHA-256 {sums['sha256']}",
-                    mend=_MEND,
+                    mend=self._subject.again,
                 )
             )
         return False
@@ -339,7 +338,7 @@ class Looker:
             "error",
             where,
             "is neither a file nor a folder nor a link",
-            expected="files of what is installed",
+            expected="files of installed packages, and what installers write",
             found=stat.filemode(status.st_mode),
             mend="remove it",
         )

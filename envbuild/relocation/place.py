@@ -38,7 +38,7 @@ def standing(subject: Subject) -> Iterator[Finding]:
             "is not where the site registers this prefix",
             expected=registered,
             found=subject.prefix,
-            mend="create it at that path: a prefix works at one path alone",
+            mend=subject.again,
         )
     real = prefix.resolve()
     if str(real) != subject.prefix:
@@ -81,6 +81,26 @@ def another_name(subject: Subject, said: str) -> Iterator[Finding]:
             expected=said,
             found=f"{subject.prefix}, the same folder",
             mend="call it by that path: its scripts and byte code name it",
+        )
+
+
+def moved(subject: Subject, said: str) -> Iterator[Finding]:
+    """P001 for a prefix that no site registers: what it calls itself is another place.
+
+    Args:
+        subject: the prefix.
+        said: the path that its own activation script names.
+    """
+    if said != subject.prefix:
+        yield Finding(
+            "P001",
+            "error",
+            subject.prefix,
+            "was made at another path, and moved or copied here",
+            expected=said,
+            found=subject.prefix,
+            mend="put it back at that path, or make it anew here: list what is in it with `uv pip "
+            "list --format freeze --python PATH`, and install that into a new one",
         )
 
 
@@ -189,7 +209,7 @@ def mode(
             "belongs to another user than the prefix",
             expected=f"uid {owner}",
             found=f"uid {status.st_uid}",
-            mend="create the prefix anew",
+            mend=subject.again,
         )
 
 

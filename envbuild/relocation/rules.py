@@ -41,6 +41,11 @@ class Rule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     severities: str = ""
 
     @property
+    def quick(self) -> bool:
+        """Whether a quick look checks it, or it is about scripts and processes."""
+        return self.code in _QUICK or self.code.startswith("R")
+
+    @property
     def help(self) -> str:
         """All that is said of it, in Markdown."""
         severity = self.severities.strip() or f"Always {_A[self.severity]}."
@@ -69,6 +74,10 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rule: tuple[Rule, ...]
 
 
+_QUICK = frozenset(
+    {"P001", "P002", "P003", "P004", "P005", "I001", "I002", "I003", "I004", "M001", "M003"}
+    | {"T001", "T002", "T003"}
+)
 _A = {"error": "an error", "warning": "a warning"}
 
 

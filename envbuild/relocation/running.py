@@ -156,6 +156,8 @@ _VALUED = r"[-+][A-Za-z]*[oO]|--rcfile|--init-file"
 
 # strings in strings that shells run: deeper than people write
 _DEEPEST_STRING = 5
+# as many prefixes are named one by one
+_NAMED = 3
 
 
 class _Wrapper(msgspec.Struct, frozen=True):
@@ -198,6 +200,10 @@ _WRAPPERS = {
     "env": _Wrapper(frozenset({"-u", "--unset", "-C", "--chdir"})),
     "exec": _Wrapper(frozenset({"-a"})),
     "ionice": _Wrapper(frozenset({"-c", "-n", "--class", "--classdata"})),
+    "mpirun": _Wrapper(
+        frozenset({"-n", "-np", "-c", "-N", "-H", "-host", "--host", "-hostfile", "--hostfile"})
+        | {"-machinefile", "-x", "-ppn", "--map-by", "--bind-to", "--rank-by", "-genv"}
+    ),
     "nice": _Wrapper(frozenset({"-n", "--adjustment"})),
     "nohup": _Wrapper(),
     "numactl": _Wrapper(
@@ -222,9 +228,12 @@ _WRAPPERS = {
     "xargs": _Wrapper(frozenset({"-a", "-d", "-E", "-I", "-L", "-n", "-P", "-s"})),
 }
 
+_WRAPPERS["mpiexec"] = _WRAPPERS["mpirun"]
+
 _ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_][A-Za-z0-9_]*)\+?=(?P<value>.*)", re.DOTALL)
 _DECLARING = frozenset({"export", "declare", "typeset", "readonly", "local"})
 _PROGRAM = re.compile(r"(?:(?:python|pip)[0-9.]*|torchrun|accelerate|deepspeed|ipython3?)")
+_RUNNERS = frozenset({"uv", "poetry", "pdm", "pipenv", "hatch", "rye"})
 _CONDA = frozenset({"conda", "mamba", "micromamba"})
 _MODULE = re.compile(
     r"(?:python|(?:ana|mini)?conda|miniforge|(?:micro)?mamba(?:forge)?)[0-9]*(?:[/.].*)?",
@@ -323,7 +332,7 @@ def _called(words: Sequence[Token], held: _Script) -> Iterator[Finding]:
         "error",
         where=held.place(words[0]),
         message=f"{name} is called by {how}",
-        expected=" or ".join(paths),
+        expected=_either(paths),
         found=_shown(head),
         mend=f"write {paths[0]}" if len(paths) == 1 else "write the path of the prefix it is for",
     )
@@ -338,7 +347,7 @@ def _prepared(words: Sequence[Token], held: _Script) -> Iterator[Finding]:
             where=held.place(words[0]),
             message=message,
             expected="programs called by absolute paths, such as "
-            + " or ".join(_paths(held, "python")),
+            + _either(_paths(held, "python")),
             found=_shown(found),
             mend="remove it",
         )
@@ -358,6 +367,8 @@ def _preparations(words: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield "an environment is activated", f"{name} {action}"
     elif name in _CONDA and (action in {"init", "shell"} or action.startswith("shell.")):
         yield f"{name} is set up in the shell", f"{name} {action}"
+    elif name in _RUNNERS and action == "run":
+        yield f"an interpreter is chosen by {name}", f"{name} run"
     elif name == "pyenv" and action in {"init", "virtualenv-init", "activate", "shell"}:
         yield "pyenv is set up in the shell", f"pyenv {action}"
     elif name in {"module", "ml"} and (name == "ml" or action in {"load", "add"}):
@@ -369,6 +380,13 @@ def _preparations(words: Sequence[str]) -> Iterator[tuple[str, str]]:
             if re.fullmatch(r"--login|-[A-Za-z]*[li][A-Za-z]*", option):
                 found = f"{name} {option}"
                 yield "a shell is started that reads its initialisers", found
+
+
+def _either(paths: Sequence[str]) -> str:
+    """Name a few paths: a site can have ten."""
+    if len(paths) <= _NAMED:
+        return " or ".join(paths)
+    return f"{paths[0]}, or that of another environment"
 
 
 def _paths(held: _Script, program: str) -> list[str]:

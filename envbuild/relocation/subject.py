@@ -132,6 +132,7 @@ class Subject(msgspec.Struct, frozen=True):
         ptx: whether own device code may hold PTX.
         builders: build folders and homes that own files may not name.
         unfinished: journals and half-made folders of this prefix.
+        again: how it is built anew, for people.
     """
 
     prefix: str
@@ -156,3 +157,4 @@ class Subject(msgspec.Struct, frozen=True):
     ptx: bool = False
     builders: tuple[str, ...] = ()
     unfinished: tuple[str, ...] = ()
+    again: str = "make it anew at this path: an environment cannot be moved or copied"

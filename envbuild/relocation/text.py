@@ -122,7 +122,7 @@ def script(place: Place, data: bytes, subject: Subject, *, published: bool) -> I
         else "is run by another interpreter",
         expected=f"{wanted}",
         found=shown,
-        mend=f"call it as `{wanted} {place}`" if published else _anew(),
+        mend=f"call it as `{wanted} {place}`" if published else subject.again,
     )
 
 
@@ -151,7 +151,7 @@ def activation(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]
             "activates another environment",
             expected=prefix,
             found=", ".join(sorted(wrong)),
-            mend=_anew(),
+            mend=subject.again,
         )
 
 
@@ -168,6 +168,8 @@ def said(prefix: Path) -> str:
     data = _PRINTF.sub(lambda match: bytes(int(x, 8) for x in match[1].split(b"\\0")[1:]), data)
     match = _NAMED.search(data)
     if match is None:
+        return str(prefix)
+    if _begins(data[match.start(match.lastgroup or 0) - 1 :], str(prefix)):
         return str(prefix)
     return os.fsdecode(match["single"] or match["double"] or match["bare"])
 
@@ -262,7 +264,7 @@ def byte_code(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]:
         "its byte code names another source",
         expected=f"{subject.prefix}/{source}",
         found=found or "no source of its name",
-        mend=_anew(),
+        mend=subject.again,
     )
 
 
@@ -314,14 +316,10 @@ def names_foreign(
         f"names {what}",
         expected=f"paths in {subject.prefix}",
         found=path,
-        mend=_anew(),
+        mend=subject.again,
     )
 
 
 def _shown(line: bytes) -> str:
     text = line.decode(errors="backslashreplace")
     return text if len(text) <= 160 else f"{text[:160]}..."
-
-
-def _anew() -> str:
-    return "create the prefix anew at this path: it cannot be moved or copied"

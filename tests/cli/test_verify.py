@@ -56,7 +56,9 @@ def test_good(project: Project, envbuild: Envbuild) -> None:
     done = envbuild("verify", cwd=project.folder)
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith(stands_in(project))
-    assert done.out.endswith(f"toy: {prefix} is good: no errors, 1 warning (quick look)\n")
+    assert done.out.endswith(
+        f"toy: {prefix} looks good: no errors, 1 warning (a quick look; --full reads every file)\n"
+    )
     done = envbuild("verify", "toy", "--full", cwd=project.folder)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines()[-1].startswith(f"toy: {prefix} is good: no errors, 1 warning (")
@@ -67,7 +69,10 @@ def test_not_good(project: Project, envbuild: Envbuild) -> None:
     done = envbuild("verify", "toy", "--full", cwd=project.folder)
     assert done.code == 1
     assert f"{path}: error M002: is not as alpha-1.0-py3-none-any.whl has it\n" in done.out
-    assert "\n  mend: run `envbuild create --rebuild`: it builds the prefix anew\n" in done.out
+    assert (
+        "\n  mend: run `envbuild create toy --rebuild --site local`\n"
+        in done.out
+    )
     assert done.err == ("error: 1 error, 1 warning; `envbuild verify --explain CODE` says more\n")
 
 
@@ -119,10 +124,18 @@ def test_selected_and_passed_over(project: Project, envbuild: Envbuild) -> None:
     ("arguments", "said"),
     [
         (("--ignore", "M002"), "ignore: not a code and a reason"),
-        (("--ignore", "M999:x"), "Invalid value for --ignore: no rule M999; they are P001, "),
-        (("--select", "Z"), "Invalid value for --select: no rule begins with Z; they are P001, "),
-        (("--explain", "Z"), "Invalid value for --explain: no rule Z; they are P001, "),
+        (
+            ("--ignore", "M999:x"),
+            "Invalid value for --ignore: no rule M999; did you mean one of M001, ",
+        ),
+        (
+            ("--select", "Z"),
+            "Invalid value for --select: no rule begins with Z; did you mean one of E, I, ",
+        ),
+        (("--explain", "Z"), "Invalid value for --explain: no rule Z; did you mean one of E, I, "),
+        (("--select", "e"), "a quick look does not check E: it reads no packages. Add --full."),
         (("other",), "no environment named other"),
+        (("envs",), "envs is a folder: did you mean --prefix envs?"),
         (("toy", "--prefix", "."), "either ENV or --prefix, not both"),
         (("--prefix", "nowhere"), "not a prefix"),
         (("--script", "nowhere.sh"), "script cannot be read: No such file or directory"),
@@ -143,6 +156,39 @@ def test_a_rule_is_explained(project: Project, envbuild: Envbuild) -> None:
     assert done.out.startswith("T005: ")
     assert "\nWrong:\n" in done.out
     assert "\nRight:\n" in done.out
+
+
+def test_a_family_of_rules_is_listed(project: Project, envbuild: Envbuild) -> None:
+    done = envbuild("verify", "--explain", "t", cwd=project.folder)
+    assert done.code == 0
+    assert [line.split()[0] for line in done.out.splitlines() if line.startswith("T0")] == [
+        f"T00{number}" for number in range(1, 6)
+    ]
+
+
+def test_what_cannot_be_verified_is_told_to_machines_too(
+    project: Project, envbuild: Envbuild
+) -> None:
+    done = envbuild("verify", "--prefix", "nowhere", "--json", cwd=project.folder)
+    assert done.code == 2
+    (failure,) = json.loads(done.out)["failures"].values()
+    assert failure.startswith(f"{project.folder}/nowhere: not a prefix\n")
+    done = envbuild("verify", "--prefix", "nowhere", "--sarif", cwd=project.folder)
+    (invocation,) = json.loads(done.out)["runs"][0]["invocations"]
+    assert invocation["executionSuccessful"] is False
+
+
+def test_a_path_with_dots_is_no_other_name(project: Project, envbuild: Envbuild) -> None:
+    done = envbuild("verify", "--prefix", "../.envs/./toy", cwd=project.folder / "envs")
+    assert (done.code, done.err) == (0, "")
+    assert "P001" not in done.out
+
+
+def test_the_environment_was_edited_after_its_lock(project: Project, envbuild: Envbuild) -> None:
+    project.environment_file("toy").write_text(projects.environment("alpha", "beta"))
+    done = envbuild("verify", "--select", "P", cwd=project.folder)
+    assert done.code == 0
+    assert "warning P005: the lock is stale: requirement added: beta since" in done.out
 
 
 def test_nothing_to_verify(project: Project, envbuild: Envbuild) -> None:
@@ -213,9 +259,14 @@ def test_a_virtual_environment_of_anybody(
 
 def test_scripts_and_processes(project: Project, envbuild: Envbuild, tmp_path: Path) -> None:
     job = tmp_path / "job.sh"
-    job.write_text("#!/bin/bash\nsource ~/.bashrc\npython train.py\n")
+    job.write_text("#!/bin/bash\nsource ~/.bashrc\npython train.py\nmpirun -np 4 python -m x\n")
     python = project.folder / ".envs" / "toy" / "bin" / "python"
-    done = envbuild("verify", "--script", str(job), "--select", "R", cwd=project.folder)
+    root = str(tmp_path / "nothing is built here")
+    for more in ((), ("--root", root)):
+        done = envbuild("verify", "--script", str(job), *more, cwd=project.folder)
+        assert done.code == 1
+        assert done.out.endswith(f"{job} is not good: 3 errors, no warnings\n")
+    done = envbuild("verify", "toy", "--script", str(job), "--select", "R", cwd=project.folder)
     assert done.code == 1
     assert f"{job}:2: error R002: " in done.out
     assert f"{job}:3: error R002: python is called by its bare name\n" in done.out

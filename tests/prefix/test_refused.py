@@ -146,4 +146,4 @@ def test_a_check_that_writes_into_the_prefix_is_audited_too(
     assert sys.version[:4] == projects.MINOR
     done = envbuild("create", cwd=project.folder)
     assert done.code == 1
-    assert f"{PACKAGES}/left.py: error M002: is listed by no distribution" in done.err
+    assert f"{PACKAGES}/left.py: error M002: belongs to no installed package" in done.err

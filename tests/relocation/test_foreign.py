@@ -127,7 +127,9 @@ def test_the_command_about_a_right_prefix(
     prefix = make("uv", tmp_path / "prefix")
     done = envbuild("verify", "--prefix", str(prefix), cwd=project.folder)
     assert (done.code, done.err) == (0, "")
-    assert done.out == f"{prefix} is good: no errors, no warnings (quick look)\n"
+    assert done.out == (
+        f"{prefix} looks good: no errors, no warnings (a quick look; --full reads every file)\n"
+    )
     done, all = command(envbuild, project, prefix, "--full")
     assert (done.code, done.err, all) == (0, "", [])
     (one,) = json.loads(done.out)["prefixes"]
@@ -156,8 +158,8 @@ def test_an_interpreter_of_a_folder_that_no_site_declares(
 
 # scripts that name the prefix, activation scripts that do, and byte code
 MOVED = {
-    "uv": ({"T001": 2, "T003": 5, "T005": 2}, {"T001": 2, "T003": 5}),
-    "venv": ({"T001": 2, "T003": 3, "T005": 2}, {"T001": 2, "T003": 3}),
+    "uv": ({"P001": 1, "T001": 2, "T003": 5, "T005": 2}, {"P001": 1, "T001": 2, "T003": 5}),
+    "venv": ({"P001": 1, "T001": 2, "T003": 3, "T005": 2}, {"P001": 1, "T001": 2, "T003": 3}),
 }
 
 
@@ -181,7 +183,7 @@ def test_moved_and_moved_again_and_back(
         "is run by another interpreter",
         expected=f"{moved}/bin/python",
         found=f"#!{prefix}/bin/python",
-        mend="create the prefix anew at this path: it cannot be moved or copied",
+        mend="make it anew at this path: an environment cannot be moved or copied",
     )
     moved.rename(again)
     assert codes(project, again) == MOVED[tool]
@@ -314,11 +316,11 @@ def test_files_that_were_changed_added_and_removed(
             ("M002", "error", f"{PACKAGES}/{path}", message)
             for path, message in (
                 ("pure/données.txt", "is not as pure-1.0.dist-info has it"),
-                ("sitecustomize.py", "is listed by no distribution"),
+                ("sitecustomize.py", "belongs to no installed package"),
                 ("tool.py", "is missing"),
             )
         ],
-        ("M002", "warning", "notes.txt", "is listed by no distribution"),
+        ("M002", "warning", "notes.txt", "belongs to no installed package"),
     ]
 
 

@@ -100,12 +100,13 @@ def test_any_metadata_is_no_error(header: bytes, address: bytes) -> None:
 def test_what_is_locked_and_what_is_there() -> None:
     wanted = (Distribution("a", "1.0"), Distribution("b", "2.0"), Distribution("c", "1.0+cu13"))
     contents = Contents(wanted, {}, {})
+    held = subject("/p", contents=contents)
     good = [one("a", "1.0.0"), one("b", "2.0"), one("c", "1.0+cu13")]
-    assert list(installed.locked(good, contents, "/p")) == []
+    assert list(installed.locked(good, held)) == []
     bad = [one("b", "2.0"), one("b", "3.0"), one("c", "1.0"), one("d", "4")]
     assert [
         (found.where, found.message, found.expected, found.found)
-        for found in installed.locked(bad, contents, "/p")
+        for found in installed.locked(bad, held)
     ] == [
         (f"/p/{PACKAGES}/b-3.0.dist-info", "b is installed twice", "one version", "2.0 and 3.0"),
         ("/p", "a is not installed", "1.0", "nothing"),
@@ -117,7 +118,7 @@ def test_what_is_locked_and_what_is_there() -> None:
         ),
         (f"/p/{PACKAGES}/d-4.dist-info", "d is not in the lock", "nothing", "4"),
     ]
-    assert [found.message for found in installed.locked(bad, None, "/p")] == [
+    assert [found.message for found in installed.locked(bad, subject("/p"))] == [
         "b is installed twice"
     ]
 
@@ -430,10 +431,10 @@ def test_files_of_no_distribution(path: str, severity: str | None) -> None:
                 "M002",
                 "error" if severity == "error" else "warning",
                 f"/p/{path}",
-                "is listed by no distribution",
-                expected="files of what is installed",
+                "belongs to no installed package",
+                expected="files of installed packages, and what installers write",
                 found="a file of something else",
-                mend="remove it; what belongs to an environment is declared in its file",
+                mend="remove it; packages that are to stay are declared in the environment's file",
             )
         ]
     )

@@ -130,7 +130,10 @@ def test_a_folder_on_the_way_that_is_a_link(tmp_path: Path) -> None:
 
 
 def test_no_bin_at_all(tmp_path: Path) -> None:
-    assert said(tmp_path, tmp_path) == [("I001", "error", "is not there", None)]
+    assert said(tmp_path, tmp_path) == [
+        ("I001", "error", "is not there", None),
+        ("I002", "error", "does not say where the interpreter is", "no such file"),
+    ]
     assert interpreter.find(tmp_path) is None
 
 

@@ -51,7 +51,7 @@ def test_the_registered_path_and_other_names_for_it(tmp_path: Path) -> None:
         "is not where the site registers this prefix",
         expected=str(prefix),
         found=str(tmp_path / "other"),
-        mend="create it at that path: a prefix works at one path alone",
+        mend="make it anew at this path: an environment cannot be moved or copied",
     )
     # a registered path that is not there at all
     (one,) = place.standing(subject(prefix, registered=str(tmp_path / "gone")))
@@ -201,7 +201,7 @@ def test_a_file_of_another_owner(tmp_path: Path) -> None:
     (one,) = place.mode("/p/x", path.stat(), subject("/p"), owner=me + 1, program=False)
     assert (one.code, one.message) == ("P002", "belongs to another user than the prefix")
     assert (one.expected, one.found) == (f"uid {me + 1}", f"uid {me}")
-    assert one.mend == "create the prefix anew"
+    assert one.mend == "make it anew at this path: an environment cannot be moved or copied"
 
 
 def test_what_a_run_left() -> None:

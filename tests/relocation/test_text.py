@@ -58,7 +58,7 @@ def test_byte_code_names_its_source(tmp_path: Path, name: str, optimize: int) ->
             "its byte code names another source",
             expected=f"{other}/lib/pack age/möd.py",
             found=str(source),
-            mend="create the prefix anew at this path: it cannot be moved or copied",
+            mend="make it anew at this path: an environment cannot be moved or copied",
         )
 
 
@@ -157,7 +157,7 @@ def test_activation_of_another_prefix(name: str, line: str) -> None:
         "activates another environment",
         expected="/p",
         found="/other",
-        mend="create the prefix anew at this path: it cannot be moved or copied",
+        mend="make it anew at this path: an environment cannot be moved or copied",
     )
     assert list(text.activation(place, line.replace("/other", "/p").encode(), subject("/p"))) == []
     beside = line.replace("/other", "/p2").encode()
@@ -252,7 +252,7 @@ def test_known_wrong_paths_end_where_paths_do(content: bytes, found: list[str]) 
             f"names {what}",
             expected="paths in /prefix",
             found=one.found,
-            mend="create the prefix anew at this path: it cannot be moved or copied",
+            mend="make it anew at this path: an environment cannot be moved or copied",
         )
 
 
@@ -402,7 +402,7 @@ def test_who_runs_a_script(first: bytes, found: str | None) -> None:
             "is run by another interpreter",
             expected="/p/bin/python",
             found=found,
-            mend="create the prefix anew at this path: it cannot be moved or copied",
+            mend="make it anew at this path: an environment cannot be moved or copied",
         )
     ]
     assert script("/p", first) == ([] if found is None else expected)
@@ -414,7 +414,7 @@ def test_a_script_of_whatever_comes_first(line: bytes, published: bool) -> None:
     (found,) = script("/p", line, published=published)
     assert (found.code, found.severity) == ("T001", "warning")
     assert found.message == "is run by whatever Python comes first on PATH"
-    mend = "create the prefix anew at this path: it cannot be moved or copied"
+    mend = "make it anew at this path: an environment cannot be moved or copied"
     assert found.mend == ("call it as `/p/bin/python /p/bin/x`" if published else mend)
 
 
