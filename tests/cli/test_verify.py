@@ -69,10 +69,7 @@ def test_not_good(project: Project, envbuild: Envbuild) -> None:
     done = envbuild("verify", "toy", "--full", cwd=project.folder)
     assert done.code == 1
     assert f"{path}: error M002: is not as alpha-1.0-py3-none-any.whl has it\n" in done.out
-    assert (
-        "\n  mend: run `envbuild create toy --rebuild --site local`\n"
-        in done.out
-    )
+    assert "\n  mend: run `envbuild create toy --rebuild --site local`\n" in done.out
     assert done.err == ("error: 1 error, 1 warning; `envbuild verify --explain CODE` says more\n")
 
 
