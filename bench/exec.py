@@ -93,6 +93,7 @@ def _receipt(root: Path, prefix: Path) -> Receipt:
         mode="in place",
         manifest_sha256="",
         written={},
+        modes={},
         notes=(),
         look={},
     )

@@ -153,14 +153,18 @@ def text(findings: Sequence[Finding], *, color: bool = False) -> str:
     lines: list[str] = []
     for finding in findings:
         severity = _colored(finding.severity) if color else finding.severity
-        where, message = _shown(finding.where), _shown(finding.message)
+        where, message = shown(finding.where), shown(finding.message)
         lines.append(f"{where}: {severity} {finding.code}: {message}")
-        lines += [f"  {label}: {_shown(value)}" for label, value in details(finding)]
+        lines += [f"  {label}: {shown(value)}" for label, value in details(finding)]
     return "\n".join(lines)
 
 
-def _shown(text: str) -> str:
-    """Keep a line a line: names of files can hold line ends, and what steers a terminal."""
+def shown(text: str) -> str:
+    """Keep a line a line: names of files can hold line ends, and what steers a terminal.
+
+    Args:
+        text: whose characters that cannot be printed are escaped.
+    """
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

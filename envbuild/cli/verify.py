@@ -90,6 +90,8 @@ def command(
     if explain is not None:
         _explain(explain.upper())
         return
+    if sarif and json_output:
+        raise click.UsageError("either --json or --sarif, not both")
     if prefix is not None and names:
         raise click.UsageError("either ENV or --prefix, not both")
     project, layout = _site(ctx, site_name, root, user, optional=prefix is not None)
@@ -332,7 +334,7 @@ class _Report(msgspec.Struct, frozen=True):
             click.echo(findings.text(findings.gathered(self.chosen.findings), color=color))
         for one in self.results:
             for note in one.notes:
-                click.echo(f"note: {note}")
+                click.echo(f"note: {findings.shown(note)}")
         for path in self.scripts:
             own = [one for one in self.chosen.findings if one.where.startswith(f"{path}:")]
             click.echo(f"{path} {_judged(own, full=True)}: {_numbers(own)}")
@@ -340,8 +342,9 @@ class _Report(msgspec.Struct, frozen=True):
             click.echo(self._line(one))
 
     def _line(self, one: Verified) -> str:
-        own = [finding for finding in self.chosen.findings if finding in one.findings]
-        passed = sum(finding in one.findings for finding, _ in self.chosen.suppressed)
+        its = {id(finding) for finding in one.findings}
+        own = [finding for finding in self.chosen.findings if id(finding) in its]
+        passed = sum(id(finding) in its for finding, _ in self.chosen.suppressed)
         name = f"{one.name}: " if one.name else ""
         how = "a quick look; --full reads every file"
         if one.full:

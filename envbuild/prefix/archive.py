@@ -103,9 +103,10 @@ def _errors(place: Path) -> int:
 def keep_refused(
     bookkeeping: Path, environment: str, built: Path, findings: Sequence[Finding]
 ) -> Path:
-    """Keep a prefix that broke the rules, to be looked at, in place of the one before it.
+    """Keep a prefix that broke the rules, to be looked at.
 
-    Only the last one of an environment: a run that is tried again and again must not fill the disk.
+    `forget_refused` then removes the one before it: a run that is tried again and again must not
+    fill the disk.
 
     Args:
         bookkeeping: the site's folder for it.
@@ -130,10 +131,23 @@ def keep_refused(
         if error.errno != errno.EXDEV:
             raise
         # a prefix on another file system than the root is not copied only to be looked at
-    for other in entries(bookkeeping, [environment]):
-        if other.refused is not None and other.path != place:
-            aside.remove(other.path)
     return place
+
+
+def forget_refused(bookkeeping: Path, environment: str, *, but: Path) -> None:
+    """Remove the refused prefixes of an environment but one.
+
+    Args:
+        bookkeeping: the site's folder for it.
+        environment: its name.
+        but: the one that stays.
+
+    Raises:
+        OSError: something cannot be removed.
+    """
+    for other in entries(bookkeeping, [environment]):
+        if other.refused is not None and other.path != but:
+            aside.remove(other.path)
 
 
 def known_receipt(bookkeeping: Path, environment: str, place: Path) -> Receipt | None:

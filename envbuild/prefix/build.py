@@ -82,6 +82,7 @@ class Built(msgspec.Struct, frozen=True):
         look: see `receipt.look`.
         manifest_sha256: see `relocation.audit.manifest`.
         written: files that come from no wheel as they are.
+        modes: permissions of files that have others than 0644.
     """
 
     distributions: tuple[receipt.Distribution, ...]
@@ -91,6 +92,7 @@ class Built(msgspec.Struct, frozen=True):
     look: dict[str, tuple[int, int, int]]
     manifest_sha256: str
     written: dict[str, str]
+    modes: dict[str, int]
 
 
 class _Result(msgspec.Struct, frozen=True):
@@ -186,6 +188,7 @@ def build(job: Job) -> Built:
         look=receipt.look(prefix, Path(job.interpreter.path)),
         manifest_sha256=found.manifest_sha256,
         written=found.written,
+        modes=found.modes,
     )
 
 

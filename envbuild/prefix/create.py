@@ -463,6 +463,7 @@ def _build(one: Plan, run: Run, python: Interpreter, notes: list[str], mode: Mod
             mode=mode,
             manifest_sha256=built.manifest_sha256,
             written=built.written,
+            modes=built.modes,
             notes=(*notes, *passed_over),
             look=built.look,
         )

@@ -11,7 +11,7 @@ from envbuild.catalog.site import Layout
 from envbuild.errors import InputError
 from envbuild.findings import Finding
 from envbuild.prefix import preflight, site_check
-from envbuild.relocation import credentials, running
+from envbuild.relocation import credentials, files, running
 
 
 def check(
@@ -46,7 +46,7 @@ def check(
         yield from credentials.leaks(secrets, [*_configuration(project, layout), *scripts])
     for path in scripts:
         try:
-            text = path.read_text(errors="replace")
+            text = files.read(path).decode(errors="replace")
         except OSError as error:
             raise InputError(f"script cannot be read: {error.strerror}", where=path) from error
         yield from running.script(text, where=str(path), prefixes=prefixes, allowed=allowed)

@@ -103,6 +103,7 @@ class Receipt(_Record, frozen=True):
         manifest_sha256: what the prefix holds; see `relocation.audit.manifest`.
         written: files and links that come from no wheel as they are, with the SHA-256 of their
             contents, or ``-> TARGET``: what installers wrote.
+        modes: permissions of the files that have others than 0644, as numbers.
         notes: what a person was told: fall-backs, things passed over.
         look: times and identities of the prefix's folders, for a quick look later.
     """
@@ -125,6 +126,7 @@ class Receipt(_Record, frozen=True):
     mode: Mode
     manifest_sha256: str
     written: dict[str, str]
+    modes: dict[str, int]
     notes: tuple[str, ...]
     look: dict[str, tuple[int, int, int]]
     schema: int = SCHEMA

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from envbuild.errors import CheckFailedError
 from envbuild.findings import Finding, gathered, text
+
+
+def _as_kept(finding: Finding, kept: object) -> Finding:
+    """Take the mend away: at the path that it names the old prefix stands, which is right."""
+    return finding if kept is None else msgspec.structs.replace(finding, mend=None)
 
 
 class Refused(CheckFailedError):
@@ -20,12 +27,12 @@ class Refused(CheckFailedError):
     def __init__(
         self, environment: str, findings: Sequence[Finding], *, kept: object = None
     ) -> None:
-        errors = [one for one in findings if one.severity == "error"]
+        errors = [_as_kept(one, kept) for one in findings if one.severity == "error"]
         count = f"{len(errors)} error{'' if len(errors) == 1 else 's'}"
         super().__init__(
             f"the new prefix of {environment} breaks the relocation rules: {count}",
             where=kept,
-            mend="see docs/rules.md, or `envbuild verify --explain CODE`",
+            mend="see docs/rules.md, or `envbuild verify --explain CODE`; nothing was replaced",
             detail=text(gathered(errors)),
         )
         self.environment = environment

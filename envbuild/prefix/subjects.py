@@ -137,7 +137,8 @@ def base(layout: Layout, python: Interpreter, pin: Pin, *, full: bool) -> Base:
     """
     pinned = python.origin == "managed" and python.archive_sha256 == pin.sha256
     fault = None
-    if pinned and interpreter.installed(pin, layout.interpreters) is None:
+    known = interpreter.installed(pin, layout.interpreters) if pinned else None
+    if pinned and (known is None or known.path != python.path):
         fault = "its interpreter's installation has no record that fits the pin"
     elif pinned and full and interpreter.changed(pin, layout.interpreters):
         fault = "files of its interpreter were changed since it was installed"

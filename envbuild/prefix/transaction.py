@@ -99,6 +99,8 @@ def replace(
         with contextlib.suppress(OSError):  # such as a full disk: what counts is the old prefix
             kept = archive.keep_refused(bookkeeping, environment, built, refused.findings)
         journals.recover(bookkeeping, environment)
+        if kept is not None:
+            archive.forget_refused(bookkeeping, environment, but=kept)
         raise Refused(environment, refused.findings, kept=kept) from None
     except BaseException:
         journals.recover(bookkeeping, environment)

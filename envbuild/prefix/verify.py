@@ -240,7 +240,7 @@ def _contents(known: _Known, layout: Layout, wheelhouse: Path | None) -> Content
         wheels = contents.distributions(known.lock, made.interpreter.version)
     if wheelhouse is None:
         plain = (Distribution(one.name, one.version, one.file) for one in wheels)
-        return Contents((*plain, *editable), {}, {}, made.written)
+        return Contents((*plain, *editable), {}, {}, made.written, made.modes)
     _fetched(known.name, layout, wheels, wheelhouse)
     held = contents.contents(
         wheels,
@@ -249,7 +249,10 @@ def _contents(known: _Known, layout: Layout, wheelhouse: Path | None) -> Content
         own=frozenset(known.lock.built) if known.lock is not None else frozenset(),
     )
     return msgspec.structs.replace(
-        held, distributions=(*held.distributions, *editable), written=made.written
+        held,
+        distributions=(*held.distributions, *editable),
+        written=made.written,
+        modes=made.modes,
     )
 
 
@@ -358,7 +361,7 @@ def _unexplained(
         "P005",
         "error",
         subject.prefix,
-        "files were added, removed or given other modes since it was created",
+        "it is not as it was when it was created, in a way that no rule names",
         expected=f"the manifest {made.manifest_sha256}",
         found=found.manifest_sha256,
         mend=subject.again,

@@ -15,7 +15,7 @@ import msgspec
 from envbuild import forked
 from envbuild.digest import sha256_bytes, sha256_file
 from envbuild.findings import Finding
-from envbuild.relocation import installed, interpreter, place
+from envbuild.relocation import files, installed, interpreter, place
 from envbuild.relocation.compiled import Code
 from envbuild.relocation.installed import Metadata
 from envbuild.relocation.look import Looker, Seen, link
@@ -41,6 +41,7 @@ class Audit(msgspec.Struct, frozen=True):
         findings: what is not as it should be, sorted by code and place.
         notes: what a person should know besides: lines of ``.pth`` files that are run.
         manifest_sha256: the digest of the prefix's manifest.
+        modes: relative path to the permissions of files that have others than 0644.
         files: how many files, folders and links were looked at.
         size: of the files, in bytes.
         written: relative path to the SHA-256 of files, and to the target of links, that no wheel
@@ -51,6 +52,7 @@ class Audit(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     manifest_sha256: str
+    modes: dict[str, int]
     files: int
     size: int
     written: dict[str, str]
@@ -89,10 +91,14 @@ def _binding(subject: Subject, packages: str | None) -> Iterator[Finding]:
     for path in sorted(places):
         if path.is_symlink() or (path.is_file() and path.stat().st_size <= _QUICK):
             seen = looker.look(str(path.relative_to(prefix)), listed=True)
-            yield from seen.findings
+            yield from seen.findings if seen is not None else ()
     for info in sorted(prefix.glob(f"{packages}/*.dist-info/direct_url.json")) if packages else []:
         folder = str(info.parent.relative_to(prefix))
-        kept.append(_by_name(info.parent, folder, info.read_bytes()))
+        try:
+            address = files.read(info)
+        except OSError:
+            address = b""  # what cannot be read is no address of this prefix
+        kept.append(_by_name(info.parent, folder, address))
     yield from installed.pointing([one for one in kept if one is not None], subject)
 
 
@@ -141,7 +147,7 @@ def audit(
     # in this order: a bar is a thread, which no fork takes along
     with reading as results, watch(len(paths)) as advance:
         for some in results:
-            seen += some
+            seen += [one for one in some if one is not None]
             advance(len(some))
     seen.sort(key=lambda one: one.path)
     found = _judge(subject, listed, seen)
@@ -169,12 +175,15 @@ def walk(prefix: str) -> Iterator[str]:
     todo = [""]
     while todo:
         folder = todo.pop()
-        with os.scandir(f"{prefix}/{folder}") as entries:
-            for entry in entries:
-                path = f"{folder}{entry.name}"
-                yield path
-                if entry.is_dir(follow_symlinks=False):
-                    todo.append(f"{path}/")
+        try:
+            entries = list(os.scandir(f"{prefix}/{folder}"))
+        except OSError:
+            continue  # gone since, too deep, or closed to us: its own mode says so
+        for entry in entries:
+            path = f"{folder}{entry.name}"
+            yield path
+            if entry.is_dir(follow_symlinks=False):
+                todo.append(f"{path}/")
 
 
 def state(prefix: str) -> str:
@@ -210,7 +219,7 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
     findings += interpreter.check(subject)
     for one in seen:
         findings += one.findings
-    files = [one.path for one in seen if not stat.S_ISDIR(one.mode)]
+    paths = [one.path for one in seen if not stat.S_ISDIR(one.mode)]
     distributions = list(_distributions(seen))
     python = interpreter.find(prefix)
     said = interpreter.configuration(prefix)
@@ -224,12 +233,13 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
     if version:
         environment = installed.marker_environment(".".join(version.split(".")[:3]))
         findings += installed.satisfied(distributions, subject, environment)
-    findings += installed.missing(files, subject, listed)
-    findings += installed.unlisted(files, subject, listed)
+    findings += installed.missing(paths, subject, listed)
+    links = {one.path for one in seen if stat.S_ISLNK(one.mode)}
+    findings += installed.unlisted(paths, links, subject, listed)
     findings += _linked(subject, seen)
     compiled = [one.compiled for one in seen if one.compiled is not None]
     minor = python.minor if python is not None else None
-    findings += Code(subject, compiled, set(files), minor).check()
+    findings += Code(subject, compiled, set(paths), minor).check()
     wheels = listed.files
     return Audit(
         findings=tuple(sorted(findings, key=lambda one: (one.code, one.where, one.message))),
@@ -239,6 +249,13 @@ def _judge(subject: Subject, listed: Contents, seen: list[Seen]) -> Audit:
             for line in one.lines
         ),
         manifest_sha256=manifest(seen),
+        modes={
+            one.path: stat.S_IMODE(one.mode)
+            for one in seen
+            if stat.S_ISREG(one.mode)
+            and stat.S_IMODE(one.mode) != 0o644
+            and "/__pycache__/" not in one.path
+        },
         files=len(seen),
         size=sum(one.size for one in seen if stat.S_ISREG(one.mode)),
         written={

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from envbuild.findings import Finding
-from envbuild.relocation import elf
+from envbuild.relocation import elf, interpreter
 from envbuild.relocation.elf import Buffer, Elf
 from envbuild.relocation.look import Compiled
 from envbuild.relocation.subject import Subject
@@ -275,6 +275,9 @@ class Code:
             tops.append(subject.interpreters)
         if subject.base is not None:
             tops.append(str(Path(subject.base.path).parent.parent))
+        home = interpreter.configuration(Path(subject.prefix)).get("home")
+        if home is not None:  # of an interpreter that was copied, by venv's --copies
+            tops.append(str(Path(home).parent))
         return any(Path(path).is_relative_to(top) for top in tops)
 
     def _unreadable(self, one: Compiled, fault: str) -> Finding:

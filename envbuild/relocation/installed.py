@@ -10,18 +10,18 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
-from packaging.markers import UndefinedEnvironmentName
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from envbuild.findings import Finding
-from envbuild.relocation import scripts
+from envbuild.relocation import files, interpreter, scripts
 from envbuild.relocation.subject import Contents, EntryPoint, Expected, Subject
 
 # What installers add to a distribution's metadata, which no wheel holds: RECORD, the signatures of
@@ -46,7 +46,7 @@ _PACKAGES = re.compile(r"lib/python3\.\d+t?/site-packages")
 _IMPORTED = (".py", ".so", ".pth", ".pyc", ".egg-link", ".pyd")
 _ALGORITHMS = {"sha256": 32, "sha384": 48, "sha512": 64}
 # a marker that holds for an extra alone
-_EXTRA = re.compile(r";(?!.*\bor\b).*\bextra\s*==")
+_EXTRA = re.compile(r"[^;]*;(?![^;]*\bor\b)[^;]*\bextra\s*==")
 _FINDER = re.compile(r"""["'](/[^"'\n\0]+)["']""")
 
 
@@ -77,16 +77,28 @@ class Metadata(msgspec.Struct, frozen=True):
         except ValueError:
             return None
         path = unquote(parts.path)
+        try:
+            os.fsencode(path)
+        except UnicodeEncodeError:
+            return None
         return Path(path) if parts.scheme == "file" and "\0" not in path else None
 
 
 def packages_folder(prefix: Path) -> str | None:
     """Return where packages are installed, relative to the prefix.
 
-    Such as ``lib/python3.11/site-packages``; None if there is none, or more than one.
+    Such as ``lib/python3.11/site-packages``; None if there is none. Of several it is the one of
+    the version that ``pyvenv.cfg`` names.
     """
-    found = sorted(prefix.glob("lib/python3.*/site-packages"))
-    return str(found[0].relative_to(prefix)) if len(found) == 1 else None
+    found = prefix.glob("lib/python3.*/site-packages")
+    # conda links python3.1 to python3.11, for programs that cut the version short
+    places = sorted(one for one in found if not one.parent.is_symlink())
+    if len(places) > 1:
+        said = interpreter.configuration(prefix)
+        version = said.get("version_info") or said.get("version") or ""
+        minor = "python" + ".".join(version.split(".")[:2])
+        places = [one for one in places if one.parent.name == minor]
+    return str(places[0].relative_to(prefix)) if len(places) == 1 else None
 
 
 def metadata(folder: str, header: bytes, direct_url: bytes | None) -> Metadata | None:
@@ -110,7 +122,7 @@ def metadata(folder: str, header: bytes, direct_url: bytes | None) -> Metadata |
             document = json.loads(direct_url)
             origin = str(document["url"])
             editable = bool(document.get("dir_info", {}).get("editable", False))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             origin = "cannot be read"
     return Metadata(
         folder=folder,
@@ -187,7 +199,7 @@ def satisfied(
     asked = _extras(installed, environment)
     for one in installed:
         for text in one.requires:
-            if not asked[one.name] and _EXTRA.search(text):
+            if not asked[one.name] and _EXTRA.match(text):
                 continue  # most requirements of most packages, and parsing is what takes time
             requirement = _requirement(text)
             if requirement is None:
@@ -256,7 +268,7 @@ def _applies(
         return any(
             requirement.marker.evaluate({**environment, "extra": extra}) for extra in ("", *extras)
         )
-    except UndefinedEnvironmentName:
+    except (UndefinedEnvironmentName, UndefinedComparison):
         return False
 
 
@@ -325,7 +337,7 @@ def pointing(installed: Sequence[Metadata], subject: Subject) -> Iterator[Findin
                 found=one.origin if source is None else str(source),
                 mend="move the project below the root and install it from there",
             )
-        elif one.editable and real is not None and not real.is_dir():
+        elif one.editable and real is not None and not files.is_folder(real):
             yield Finding(
                 "M003",
                 "error",
@@ -377,18 +389,18 @@ def recorded(prefix: Path) -> Contents:
     Files that a RECORD lists without a digest are listed with an empty one: their content may be
     anything.
     """
-    files: dict[str, Expected] = {}
+    listed: dict[str, Expected] = {}
     points: dict[str, EntryPoint] = {}
     packages = packages_folder(prefix)
     for info in sorted(prefix.glob(f"{packages}/*.dist-info")) if packages else []:
-        files.update(_record(prefix, info))
+        listed.update(_record(prefix, info))
         points.update(entry_points(info.name, _read(info / "entry_points.txt")))
     for document in sorted((prefix / "conda-meta").glob("*")):
         if document.suffix == ".json":
-            files.update(_conda(document))
+            listed.update(_conda(document))
         # its history, pins and state too
-        files[str(document.relative_to(prefix))] = Expected("conda-meta", "sha256", "")
-    return Contents((), files, {path: one for path, one in points.items() if path not in files})
+        listed[str(document.relative_to(prefix))] = Expected("conda-meta", "sha256", "")
+    return Contents((), listed, {path: one for path, one in points.items() if path not in listed})
 
 
 def owner(origin: str) -> str:
@@ -398,7 +410,7 @@ def owner(origin: str) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(errors="replace")
+        return files.read(path).decode(errors="replace")
     except OSError:
         return ""
 
@@ -425,11 +437,11 @@ def _record(prefix: Path, info: Path) -> Iterator[tuple[str, Expected]]:
 
 def _conda(document: Path) -> Iterator[tuple[str, Expected]]:
     try:
-        said = json.loads(document.read_bytes())
+        said = json.loads(files.read(document))
         for one in said["paths_data"]["paths"]:
             digest = one.get("sha256_in_prefix") or one.get("sha256") or ""
             yield str(one["_path"]), Expected(document.stem, "sha256", str(digest))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
 
 
@@ -451,30 +463,38 @@ def entry_points(origin: str, text: str) -> dict[str, EntryPoint]:
     return found
 
 
-def unlisted(paths: Iterable[str], subject: Subject, contents: Contents) -> Iterator[Finding]:
+def unlisted(
+    paths: Iterable[str], links: Collection[str], subject: Subject, contents: Contents
+) -> Iterator[Finding]:
     """M002: files and links that no distribution lists and no installer writes.
 
     Args:
         paths: of all files and links, relative to the prefix.
+        links: those that are links.
         subject: what the prefix is held to.
         contents: what must be there.
     """
     there = set(paths)
+    written = None if subject.contents is None else subject.contents.written
     infos = {
         path.rpartition("/")[0] for path in contents.files if path.endswith(".dist-info/METADATA")
     }
     for path in sorted(there - contents.files.keys() - contents.scripts.keys()):
         folder, _, name = path.rpartition("/")
-        if _ENVIRONMENT.fullmatch(path) or (folder in infos and name in ADDED):
+        usual = _ENVIRONMENT.fullmatch(path) or (folder in infos and name in ADDED)
+        if usual and (written is None or path in written):
             continue
-        if name.endswith(".pyc") and _source(path) in there:
+        if name.endswith(".pyc") and _source(path) in there and path not in links:
             continue
-        if name == "__editable__" or _belongs(path, subject):
+        if written is not None and path in written and _of_project(path, subject):
             continue
-        imported = _PACKAGES.match(path) and name.endswith(_IMPORTED)
+        # what Python may come upon when it looks for modules, distributions and settings
+        packages = _PACKAGES.match(path) is not None
+        imported = packages and (name.endswith(_IMPORTED) or path in links)
+        imported = imported or name.endswith((".dist-info", ".egg-info"))
         yield Finding(
             "M002",
-            "error" if imported or folder == "bin" else "warning",
+            "error" if imported or path.startswith("bin/") else "warning",
             f"{subject.prefix}/{path}",
             "belongs to no installed package",
             expected="files of installed packages, and what installers write",
@@ -483,10 +503,17 @@ def unlisted(paths: Iterable[str], subject: Subject, contents: Contents) -> Iter
         )
 
 
-def _belongs(path: str, subject: Subject) -> bool:
-    """Whether the receipt knows the file as one that was written at creation."""
-    written = subject.contents.written if subject.contents is not None else None
-    return written is not None and path in written
+def _of_project(path: str, subject: Subject) -> bool:
+    """Whether a file may be one that a project in editable form has in a prefix."""
+    distributions = subject.contents.distributions if subject.contents is not None else ()
+    projects = {one.name for one in distributions if one.folder is not None}
+    if not projects:
+        return False
+    _, _, name = path.rpartition("/")
+    info = re.search(r"/([^/]+)\.dist-info/", path)
+    if info is not None and owner(f"{info[1]}.dist-info") in projects:
+        return True
+    return path.startswith("bin/") or name.startswith("__editable__") or name.endswith(".pth")
 
 
 def _source(path: str) -> str:

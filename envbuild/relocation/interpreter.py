@@ -11,13 +11,14 @@ from pathlib import Path
 import msgspec
 
 from envbuild.findings import Finding
+from envbuild.relocation import files
 from envbuild.relocation.subject import Subject
 
 _ELSEWHERE = (
     "make it with an interpreter of the site or the system, or name that one's folder in "
     "system-paths of the site's file"
 )
-_NAME = re.compile(r"python(?P<version>3\.\d+)?t?")
+_NAME = re.compile(r"python(?:3|(?P<version>3\.\d+))?[tw]?")
 _PREFIX_LINE = re.compile(
     r"""^\s*(?P<name>prefix|exec_prefix)\s*=\s*["']?(?P<path>/[^\s"'$]*)""", re.M
 )
@@ -51,7 +52,9 @@ def find(prefix: Path) -> Found | None:
         return None
     match = _NAME.fullmatch(path.name)
     minor = match["version"] if match else None
-    libraries = sorted(path.parent.parent.glob("lib/python3.*/os.py"))
+    # conda links python3.1 to python3.11, for programs that cut the version short
+    found = path.parent.parent.glob("lib/python3.*/os.py")
+    libraries = sorted(one for one in found if not one.parent.is_symlink())
     if minor is None and len(libraries) == 1:
         minor = libraries[0].parent.name.removeprefix("python")
     version = None
@@ -73,7 +76,7 @@ def is_conda(prefix: Path) -> bool:
 def configuration(prefix: Path) -> dict[str, str]:
     """Read ``pyvenv.cfg`` as Python's site module does (PEP 405); empty if there is none."""
     try:
-        text = (prefix / "pyvenv.cfg").read_text(errors="replace")
+        text = files.read(prefix / "pyvenv.cfg").decode(errors="replace")
     except OSError:
         return {}
     values = {}
@@ -99,11 +102,10 @@ def check(subject: Subject) -> Iterator[Finding]:
 
 def _links(subject: Subject, prefix: Path) -> Iterator[Finding]:
     """I001: every link from ``bin/python*`` stays inside what is allowed."""
-    names = (
-        sorted(entry.name for entry in os.scandir(prefix / "bin") if _NAME.fullmatch(entry.name))
-        if (prefix / "bin").is_dir()
-        else []
-    )
+    try:
+        names = sorted(one.name for one in (prefix / "bin").iterdir() if _NAME.fullmatch(one.name))
+    except OSError:
+        names = []
     if "python" not in names:
         yield Finding(
             "I001",
@@ -126,7 +128,7 @@ def _links(subject: Subject, prefix: Path) -> Iterator[Finding]:
 def _hops(subject: Subject, path: Path) -> Iterator[Finding]:
     at = path
     real = Path(os.path.realpath(path))
-    if not real.is_file() or not os.access(real, os.X_OK):
+    if not files.is_file(real) or not os.access(real, os.X_OK):
         yield Finding(
             "I001",
             "error",
@@ -138,7 +140,7 @@ def _hops(subject: Subject, path: Path) -> Iterator[Finding]:
         )
         return
     for _ in range(40):  # as many as the kernel follows (path_resolution(7))
-        if not at.is_symlink():
+        if not files.is_link(at):
             break
         at = Path(os.path.normpath(at.parent / at.readlink()))
         if _outside(subject, at) is not None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from envbuild.findings import Finding
-from envbuild.relocation import elf, fatbin, installed, place, scripts, text
+from envbuild.relocation import elf, fatbin, files, installed, place, scripts, text
 from envbuild.relocation.elf import Elf
 from envbuild.relocation.fatbin import DeviceCode
 from envbuild.relocation.subject import EntryPoint, Expected, Subject
@@ -83,7 +83,7 @@ class Looker:
 
     Args:
         subject: what the prefix is held to.
-        files: what files must be, by their relative paths.
+        expected: what files must be, by their relative paths.
         points: the entry points of scripts, by their relative paths.
         owner: whose the prefix is.
         own: names of distributions' folders and files of own builds, relative to the prefix.
@@ -92,24 +92,26 @@ class Looker:
     def __init__(
         self,
         subject: Subject,
-        files: dict[str, Expected],
+        expected: dict[str, Expected],
         points: dict[str, EntryPoint],
         *,
         owner: int,
         own: frozenset[str] = frozenset(),
     ) -> None:
         self._subject = subject
-        self._files = files
+        self._files = expected
         self._points = points
         self._owner = owner
         self._own = own
-        self._written = {}
+        self._written: dict[str, str] = {}
+        self._modes: dict[str, int] | None = None
         if subject.contents is not None and subject.contents.written is not None:
             self._written = subject.contents.written
+            self._modes = subject.contents.modes
         self._foreign = text.foreign(subject)
 
-    def look(self, path: str, *, listed: bool = False) -> Seen:
-        """Look at a file, folder or link.
+    def look(self, path: str, *, listed: bool = False) -> Seen | None:
+        """Look at a file, folder or link; None if it is gone, as Python's temporary files are.
 
         Args:
             path: relative to the prefix.
@@ -119,7 +121,10 @@ class Looker:
             OSError: it cannot be read.
         """
         where = f"{self._subject.prefix}/{path}"
-        status = os.lstat(where)
+        try:
+            status = os.lstat(where)
+        except FileNotFoundError:
+            return None
         changed = (status.st_mtime_ns, status.st_ctime_ns)
         if stat.S_ISLNK(status.st_mode):
             return self._link(path, status, str(Path(where).readlink()))
@@ -129,6 +134,8 @@ class Looker:
         if stat.S_ISREG(status.st_mode):
             try:
                 return self._file(path, status, listed=listed)
+            except FileNotFoundError:
+                return None
             except OSError as error:
                 unread = (*self._unread(where, status, error),)
                 return Seen(path, status.st_mode, status.st_size, changed, findings=unread)
@@ -170,7 +177,8 @@ class Looker:
         algorithm = "sha256" if expected is None else expected.algorithm
         descriptor = os.open(str(at), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            small = status.st_size <= _WHOLE or (expected is not None and expected.body)
+            read_whole = byte_code or (expected is not None and expected.body)
+            small = status.st_size <= (files.MOST if read_whole else _WHOLE)
             data = _whole(descriptor, status.st_size) if small else os.pread(descriptor, 64, 0)
             sums = {}
             if expected is not None or not byte_code:
@@ -181,7 +189,8 @@ class Looker:
                     )
             code = elf.is_elf(data)
             program = path.startswith("bin/") and (code or data.startswith(b"#!"))
-            findings += place.mode(str(at), status, subject, owner=self._owner, program=program)
+            modes = list(place.mode(str(at), status, subject, owner=self._owner, program=program))
+            findings += modes or ([] if byte_code else self._mode_changed(at, status))
             same = self._as_expected(at, expected, sums, data, findings)
             published = same and not self._is_own(path)
             if subject.contents is None and path.startswith("bin/") and not code:
@@ -211,6 +220,24 @@ class Looker:
             _kept(path, data),
             compiled,
         )
+
+    def _mode_changed(self, at: Place, status: os.stat_result) -> Iterator[Finding]:
+        """P002 for a file that the receipt knows: its mode is as it was."""
+        known = self._files.get(at.path) or self._points.get(at.path) or self._written.get(at.path)
+        if self._modes is None or known is None:
+            return
+        was = self._modes.get(at.path, 0o644)
+        now = stat.S_IMODE(status.st_mode)
+        if now != was:
+            yield Finding(
+                "P002",
+                "error",
+                str(at),
+                "has another mode than when the prefix was created",
+                expected=f"{was:04o}",
+                found=f"{now:04o}",
+                mend=f"chmod {was:04o} {at}",
+            )
 
     def _as_expected(
         self,

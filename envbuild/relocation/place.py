@@ -191,6 +191,16 @@ def mode(
             found=f"{found:04o}",
             mend=f"chmod {_symbolic(needed & ~found)} {where}; a umask of 022 makes them so",
         )
+    elif found & (stat.S_ISUID | stat.S_ISGID) and stat.S_ISREG(status.st_mode):
+        yield Finding(
+            "P002",
+            "error",
+            where,
+            "runs with the rights of its owner or group",
+            expected=f"{found & 0o777:04o}",
+            found=f"{found:04o}",
+            mend=f"chmod ug-s {where}, and see where it is from",
+        )
     elif found & stat.S_IWOTH and not where.endswith("/.lock"):  # uv makes one so
         yield Finding(
             "P002",

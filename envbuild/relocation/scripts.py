@@ -18,6 +18,8 @@ _EXEC = b"'''exec' "
 _BESIDE = re.compile(
     rb"""'''exec' "\$\(dirname -- "\$\(realpath -- "\$0"\)"\)"/'?(python[\w.]*)'? "\$0" "\$@["]"""
 )
+# how Python finds a source's encoding (PEP 263)
+_ENCODING = re.compile(rb"[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)")
 # what scripts for entry points call besides the entry point
 _USUAL = ("sys.exit", "exit", "re.sub", "sys.argv[0].endswith", "sys.argv[0].removesuffix")
 _ATTRIBUTES = ("argv", "exit", "sub", "endswith", "removesuffix")
@@ -64,8 +66,9 @@ def shebang(data: bytes) -> Shebang:
     line = line.removesuffix(b"\r")
     if line == _SHELL and rest.startswith(_EXEC):
         command, _, rest = rest.partition(b"\n")
-        _, _, body = rest.partition(b"\n")  # the line that ends the string
-        return Shebang("sh", line, _started(command), "", body)
+        end, _, body = rest.partition(b"\n")
+        started = _started(command) if end == b"' '''" else ""
+        return Shebang("sh", line, started, "", body)
     words = line[2:].decode(errors="surrogateescape").strip().split(None, 1)
     interpreter = words[0] if words else ""
     return Shebang("plain", line, interpreter, words[1] if len(words) > 1 else "", rest)
@@ -97,13 +100,22 @@ def fault(body: bytes, module: str, attribute: str) -> str | None:
     Returns:
         What is wrong, or None.
     """
+    for line in body.splitlines()[:2]:
+        declared = _ENCODING.match(line)
+        if declared and declared[1].lower() not in (b"utf-8", b"utf8", b"ascii", b"us-ascii"):
+            return "is written in another encoding than UTF-8"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of odd escapes in strings, which are not ours
-            tree = ast.parse(body)
+            tree = ast.parse(body.decode())
         return _fault(tree, module, attribute)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return "is not Python"  # or nested deeper than anybody writes
+
+
+def _ends(call: ast.Call, attribute: str) -> bool:
+    """Whether an exit hands on what the entry point returns."""
+    return [ast.unparse(one) for one in call.args] == [f"{attribute}()"]
 
 
 def _fault(tree: ast.Module, module: str, attribute: str) -> str | None:
@@ -121,7 +133,8 @@ def _fault(tree: ast.Module, module: str, attribute: str) -> str | None:
             case ast.Call(args=arguments, keywords=keywords):
                 function = ast.unparse(node.func)
                 own = function == attribute and not arguments and not keywords
-                if not own and function not in _USUAL:
+                ends = function in ("sys.exit", "exit")
+                if (not own and function not in _USUAL) or (ends and not _ends(node, attribute)):
                     return f"calls `{ast.unparse(node)}`"
                 called |= own
             case ast.Name(id=found) if found not in ("sys", "re", "exit", "__name__", name):

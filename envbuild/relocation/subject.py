@@ -65,12 +65,15 @@ class Contents(msgspec.Struct, frozen=True):
         scripts: relative path to the entry point that a script is for.
         written: relative path to the SHA-256 of what installers wrote, of links to ``-> TARGET``,
             by the receipt; None where no receipt says so.
+        modes: relative path to the permissions of files that have others than 0644, by the
+            receipt.
     """
 
     distributions: tuple[Distribution, ...]
     files: dict[str, Expected]
     scripts: dict[str, EntryPoint]
     written: dict[str, str] | None = None
+    modes: dict[str, int] = msgspec.field(default_factory=dict)
 
 
 class Base(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from envbuild.findings import Finding
-from envbuild.relocation import scripts
+from envbuild.relocation import files, scripts
 from envbuild.relocation.subject import Subject
 
 _ACTIVATION = re.compile(r"(?:de)?activate(?:\.\w+)?|Activate\.ps1|activate_this\.py")
@@ -21,7 +22,7 @@ _NAMED = re.compile(
     rb"""
     (?: \b(?: VIRTUAL_ENV | virtual_env ) (?: ["']\] )? \s* = \s*
         (?: r\#* | \$\(cygpath\s+ (?:-u\s+)? )?
-      | ^ \s* (?: setenv | set\s+-gx ) \s+ VIRTUAL_ENV \s+
+      | ^ [ \t]* (?: setenv | set\s+-gx ) \s+ VIRTUAL_ENV \s+
       | ^ @? for \s+ %%\w \s+ in \s+ \(  (?= [^\n]* VIRTUAL_ENV= )
     )
     (?: '(?P<single>/[^'\n]*)' | "(?P<double>/[^"\n]*)" | (?P<bare>/[^\s'"();]*) )
@@ -84,7 +85,8 @@ def script(place: Place, data: bytes, subject: Subject, *, published: bool) -> I
     spaced = " " in wanted and found.line[2:].strip().startswith(os.fsencode(wanted))
     if not (spaced or found.form == "sh" or (found.form == "plain" and found.is_python)):
         return
-    own = found.interpreter.startswith(wanted) and "/" not in found.interpreter[len(wanted) :]
+    own = re.fullmatch(r"[\w.]*", found.interpreter.removeprefix(wanted)) is not None
+    own = own and found.interpreter.startswith(wanted)
     if found.form == "sh" and found.interpreter.startswith("$("):
         own = True  # found by the script's own place (uv's relocatable environments)
     if own and found.form == "plain" and len(found.line) > subject.shebang_limit:
@@ -162,7 +164,7 @@ def said(prefix: Path) -> str:
         prefix: the prefix.
     """
     try:
-        data = (prefix / "bin" / "activate").read_bytes()
+        data = files.read(prefix / "bin" / "activate")
     except OSError:
         return str(prefix)
     data = _PRINTF.sub(lambda match: bytes(int(x, 8) for x in match[1].split(b"\\0")[1:]), data)
@@ -250,6 +252,16 @@ def byte_code(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]:
         data: its content.
         subject: what the prefix is held to.
     """
+    if int.from_bytes(data[4:8], "little") & 0b11 == 0b01:  # PEP 552
+        yield Finding(
+            "T005",
+            "error",
+            str(place),
+            "its byte code is used without a look at its source",
+            expected="byte code that is held to its source's time or hash",
+            found="an unchecked hash",
+            mend=f"remove it: Python writes it anew, or {subject.again}",
+        )
     folder, _, name = place.path.rpartition("/")
     stem = name.partition(".")[0]
     package = folder.rpartition("/")[0]
@@ -270,7 +282,7 @@ def byte_code(place: Place, data: bytes, subject: Subject) -> Iterator[Finding]:
 
 def _file_name(data: bytes, end: bytes) -> str | None:
     """Find the string that ends with a source's name in marshalled code."""
-    for match in re.finditer(re.escape(end), data):
+    for match in itertools.islice(re.finditer(re.escape(end), data), 100):
         for begin in range(max(5, match.start() - 4096), match.start() + 1):
             size = match.end() - begin
             short = data[begin - 2] in _SHORT and data[begin - 1] == size

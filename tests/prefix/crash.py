@@ -51,6 +51,7 @@ def made(prefix: Path, text: str) -> Receipt:
         mode="exchange",
         manifest_sha256="d" * 64,
         written={},
+        modes={},
         notes=(),
         look={},
     )

@@ -43,6 +43,7 @@ def known(prefix: Path) -> Receipt:
         mode="exchange",
         manifest_sha256="d" * 64,
         written={"bin/tool": "e" * 64},
+        modes={},
         notes=(),
         look=receipt.look(prefix, python),
     )

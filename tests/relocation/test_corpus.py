@@ -459,7 +459,16 @@ def checks_were_declared_since(at: Ground) -> None:
     at.change(file, "[[editable]]", '[checks]\nimports = ["pure"]\n[[editable]]')
 
 
-@plants(MANIFEST)
+@plants(
+    Found(
+        "P002",
+        "error",
+        "<PACKAGES>/pure/one.py",
+        "has another mode than when the prefix was created",
+        "0644",
+        "0755",
+    )
+)
 def the_mode_of_a_file_was_changed(at: Ground) -> None:
     at.packages("pure/one.py").chmod(0o755)
 
@@ -597,7 +606,7 @@ def an_interpreter_that_is_gone(at: Ground) -> None:
     Found(
         "I001",
         "error",
-        "<PREFIX>/bin/<MINOR>",
+        "<PREFIX>/bin/python3",
         "leads to nothing that runs",
         "an executable file",
         "<PREFIX>/bin/python",
@@ -618,8 +627,16 @@ def no_interpreter(at: Ground) -> None:
         "an executable file",
         "<PREFIX>/bin/python",
     ),
+    Found(
+        "I001",
+        "error",
+        "<PREFIX>/bin/python3",
+        "leads to nothing that runs",
+        "an executable file",
+        "<PREFIX>/bin/python3",
+    ),
     relinked("<PREFIX>/bin/python"),
-    quick="I001 M002",
+    quick="I001 I001 M002",
 )
 def links_in_a_circle(at: Ground) -> None:
     at.link(at.prefix / "bin/python", "python3")
@@ -1078,7 +1095,7 @@ def a_stray_pipe(at: Ground) -> None:
         "M002",
         "error",
         "<PREFIX>/bin/tool",
-        "is not what an installer writes for an entry point: it calls `exec('x')`",
+        "is not what an installer writes for an entry point: it calls `sys.exit(exec('x'))`",
         "a call of tool:main, by tool-2.0-py3-none-any.whl",
     ),
     changed("<PREFIX>/bin/tool"),
@@ -1124,6 +1141,39 @@ def many_alike(at: Ground) -> None:
 @plants(changed("<PACKAGES>/mine-1.dist-info/METADATA"))
 def an_editable_projects_metadata(at: Ground) -> None:
     at.change(at.packages("mine-1.dist-info/METADATA"), "Name: mine", "Summary: x\nName: mine")
+
+
+@plants(stray("<PACKAGES>/shadow"))
+def a_link_to_a_folder_beside_packages(at: Ground) -> None:
+    at.new(at.tmp / "shadow/__init__.py")
+    at.link(at.packages("shadow"), at.tmp / "shadow")
+
+
+@plants(stray("<PREFIX>/bin/re/__init__.py"))
+def a_package_beside_scripts(at: Ground) -> None:
+    at.new(at.prefix / "bin/re/__init__.py")
+
+
+@plants(stray("<PREFIX>/bin/activate.evil"), quick="")
+def what_looks_like_an_installers(at: Ground) -> None:
+    at.new(at.prefix / "bin/activate.evil", "x\n")
+
+
+@plants(
+    Found(
+        "P002",
+        "error",
+        "<PREFIX>/bin/tool",
+        "runs with the rights of its owner or group",
+        "0755",
+        "4755",
+    ),
+    stray("<PACKAGES>/note.txt", "warning"),
+    quick="P002",
+)
+def set_uid_beside_a_stray_file(at: Ground) -> None:
+    at.keep(at.prefix / "bin/tool").chmod(0o4755)
+    at.new(at.packages("note.txt"))
 
 
 # --- M003
@@ -1181,6 +1231,7 @@ def an_editable_project_that_is_gone(at: Ground) -> None:
 
 
 @plants(
+    stray("<PACKAGES>/tool-2.0.dist-info/direct_url.json", "warning"),
     Found(
         "M003",
         "error",
@@ -1189,7 +1240,6 @@ def an_editable_project_that_is_gone(at: Ground) -> None:
         "no direct_url.json",
         "file:///elsewhere/tool-2.0-py3-none-any.whl",
     ),
-    MANIFEST,
     quick="M003",
 )
 def a_wheel_from_elsewhere(at: Ground) -> None:
@@ -1200,6 +1250,7 @@ def a_wheel_from_elsewhere(at: Ground) -> None:
 
 
 @plants(
+    stray("<PACKAGES>/tool-2.0.dist-info/direct_url.json", "warning"),
     Found(
         "M003",
         "error",
@@ -1208,7 +1259,6 @@ def a_wheel_from_elsewhere(at: Ground) -> None:
         "no direct_url.json",
         "cannot be read",
     ),
-    MANIFEST,
     quick="M003",
 )
 def a_direct_url_that_is_none(at: Ground) -> None:

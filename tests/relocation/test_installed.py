@@ -404,7 +404,7 @@ def test_conda_documents(tmp_path: Path) -> None:
         ("bin/python3.11", None),
         ("bin/python3.13t", None),
         ("bin/pythonista", "error"),
-        ("bin/activate/x", "warning"),
+        ("bin/activate/x", "error"),
         ("pyvenv.cfg", None),
         ("lib64", None),
         (f"{PACKAGES}/_virtualenv.py", None),
@@ -422,7 +422,7 @@ def test_conda_documents(tmp_path: Path) -> None:
 def test_files_of_no_distribution(path: str, severity: str | None) -> None:
     listed = {f"{PACKAGES}/a/a.py", f"{PACKAGES}/a-1.dist-info/METADATA"}
     contents = Contents((), {name: Expected("a", "sha256", "") for name in listed}, {})
-    found = list(installed.unlisted([*listed, path], subject("/p"), contents))
+    found = list(installed.unlisted([*listed, path], (), subject("/p"), contents))
     assert found == (
         []
         if severity is None
@@ -441,9 +441,15 @@ def test_files_of_no_distribution(path: str, severity: str | None) -> None:
 
 
 def test_files_that_the_receipt_knows(tmp_path: Path) -> None:
-    contents = Contents((), {}, {}, {"bin/x": "0" * 64, "bin/y": "0" * 64})
+    """Those of projects in editable form; of other files, that they are known is no excuse."""
+    written = {"bin/x": "0" * 64, "bin/y": "0" * 64}
+    contents = Contents((), {}, {}, written)
     held = subject("/p", contents=contents)
-    assert list(installed.unlisted(["bin/x"], held, contents)) == []
+    (one,) = installed.unlisted(["bin/x"], (), held, contents)
+    assert one.where == "/p/bin/x"
+    contents = Contents((Distribution("mine", "1", folder="/q"),), {}, {}, written)
+    held = subject("/p", contents=contents)
+    assert list(installed.unlisted(["bin/x"], (), held, contents)) == []
     (gone,) = installed.missing(["bin/x"], held, contents)
     assert (gone.where, gone.message, gone.expected) == (
         "/p/bin/y",

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuild.findings import Finding
 from envbuild.relocation.look import Looker, Seen
 from envbuild.relocation.subject import Contents, EntryPoint, Expected, Subject
 from tests import projects
@@ -21,8 +22,13 @@ PACKAGES = f"lib/python{projects.MINOR}/site-packages"
 
 
 def look(prefix: Path, path: str, held: Subject | None = None, **files: Expected) -> Seen:
-    looker = Looker(held or subject(prefix), dict(files), {}, owner=os.geteuid())
-    return looker.look(path)
+    return at(Looker(held or subject(prefix), dict(files), {}, owner=os.geteuid()), path)
+
+
+def at(looker: Looker, path: str) -> Seen:
+    seen = looker.look(path)
+    assert seen is not None
+    return seen
 
 
 def write(path: Path, content: bytes) -> Path:
@@ -109,16 +115,16 @@ def test_scripts_of_entry_points(tmp_path: Path) -> None:
     script.chmod(0o755)
     points = {"bin/tool": EntryPoint("w.whl", "tool", "main")}
     looker = Looker(subject(tmp_path), {}, points, owner=os.geteuid())
-    assert looker.look("bin/tool").findings == ()
+    assert at(looker, "bin/tool").findings == ()
     script.write_bytes(script.read_bytes() + b"import os\n")
-    (one,) = looker.look("bin/tool").findings
+    (one,) = at(looker, "bin/tool").findings
     assert one.message == (
         "is not what an installer writes for an entry point: it runs `import os`"
     )
     assert one.expected == "a call of tool:main, by w.whl"
     # an ELF in its place is no Python
     script.write_bytes(b"\x7fELF" + b"\0" * 100)
-    assert [one.message for one in looker.look("bin/tool").findings] == [
+    assert [one.message for one in at(looker, "bin/tool").findings] == [
         "is not what an installer writes for an entry point: it is not Python"
     ]
 
@@ -133,9 +139,9 @@ def test_scripts_whose_first_line_is_replaced(tmp_path: Path) -> None:
         script = write(tmp_path / "bin/run", first.encode() + body)
         script.chmod(0o755)
         looker = Looker(subject(tmp_path), {"bin/run": expected}, {}, owner=os.geteuid())
-        assert looker.look("bin/run").findings == ()
+        assert at(looker, "bin/run").findings == ()
         script.write_bytes(first.encode() + body + b"import os\n")
-        (one,) = looker.look("bin/run").findings
+        (one,) = at(looker, "bin/run").findings
         assert (one.code, one.message) == ("M002", "is not as w.whl has it")
 
 
@@ -167,3 +173,39 @@ def test_hard_links(tmp_path: Path) -> None:
     (tmp_path / "g").hardlink_to(tmp_path / "f")
     status = (tmp_path / "f").stat()
     assert look(tmp_path, "f").node == (status.st_dev, status.st_ino, 2)
+
+
+def test_what_is_gone_is_passed_over(tmp_path: Path) -> None:
+    looker = Looker(subject(tmp_path), {}, {}, owner=os.geteuid())
+    assert looker.look("gone") is None
+
+
+def test_a_mode_that_the_receipt_knows(tmp_path: Path) -> None:
+    write(tmp_path / "plain", b"x")
+    write(tmp_path / "program", b"x").chmod(0o755)
+    digest = hashlib.sha256(b"x").hexdigest()
+    contents = Contents((), {}, {}, {"plain": digest, "program": digest}, {"program": 0o755})
+    held = subject(tmp_path, contents=contents)
+    assert look(tmp_path, "plain", held).findings == ()
+    assert look(tmp_path, "program", held).findings == ()
+    (tmp_path / "plain").chmod(0o664)
+    (one,) = look(tmp_path, "plain", held).findings
+    assert one == Finding(
+        "P002",
+        "error",
+        f"{tmp_path}/plain",
+        "has another mode than when the prefix was created",
+        "0644",
+        "0664",
+        f"chmod 0644 {tmp_path}/plain",
+    )
+
+
+def test_a_program_with_rights_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "bin/ping", b"#!/bin/sh\n").chmod(0o4755)
+    (one,) = look(tmp_path, "bin/ping").findings
+    assert (one.code, one.severity, one.message) == (
+        "P002",
+        "error",
+        "runs with the rights of its owner or group",
+    )

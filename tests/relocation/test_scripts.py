@@ -205,7 +205,9 @@ def test_scripts_that_do_more(line: str, wrong: str) -> None:
         (b"main(\n", "is not Python"),
         (b"main(\0)\n", "is not Python"),
         (b"\xff\xfe\n", "is not Python"),
-        (b"# -*- coding: nonsense -*-\n", "is not Python"),
+        (b"# -*- coding: nonsense -*-\n", "is written in another encoding than UTF-8"),
+        (b"#\n# coding: utf-7\n", "is written in another encoding than UTF-8"),
+        (b"import sys\nsys.exit(0)\n", "calls `sys.exit(0)`"),
         (b"\x7fELF\x02\x01\x01", "is not Python"),
     ],
 )
