@@ -269,6 +269,8 @@ class Looker:
                 found = _HASHES[expected.algorithm](body).hexdigest()
             else:
                 found = sums[expected.algorithm]
+            if found != expected.digest and at.path.endswith(".pyc") and "/__pycache__/" in at.path:
+                return False  # byte code that a wheel brings along is compiled anew: numpy's
             if found != expected.digest:
                 name = expected.algorithm.upper().replace("SHA", "SHA-")
                 findings.append(

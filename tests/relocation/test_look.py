@@ -175,6 +175,22 @@ def test_hard_links(tmp_path: Path) -> None:
     assert look(tmp_path, "f").node == (status.st_dev, status.st_ino, 2)
 
 
+def test_byte_code_that_a_wheel_brings_is_compiled_anew(tmp_path: Path) -> None:
+    """It then names its source here; what is not compiled anew is as the wheel has it."""
+    path = "lib/python3.11/site-packages/p/__pycache__/m.cpython-311.pyc"
+    theirs = Expected("w.whl", "sha256", hashlib.sha256(b"theirs").hexdigest())
+    looker = Looker(subject(tmp_path), {path: theirs}, {}, owner=os.geteuid())
+    write(tmp_path / path, b"theirs")
+    held = subject(tmp_path, contents=Contents((), {path: theirs}, {}))
+    published = Looker(held, {path: theirs}, {}, owner=os.geteuid())
+    assert at(published, path).findings == ()
+    source = f"{tmp_path}/lib/python3.11/site-packages/p/m.py"
+    write(tmp_path / path, b"\0" * 16 + source.encode())
+    assert at(looker, path).findings == ()
+    write(tmp_path / path, b"\0" * 16 + b"/elsewhere/p/m.py")
+    assert [one.code for one in at(looker, path).findings] == ["T005"]
+
+
 def test_what_is_gone_is_passed_over(tmp_path: Path) -> None:
     looker = Looker(subject(tmp_path), {}, {}, owner=os.geteuid())
     assert looker.look("gone") is None
