@@ -330,8 +330,14 @@ class _Report(msgspec.Struct, frozen=True):
         from envbuild import findings
 
         color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        if self.chosen.findings:
-            click.echo(findings.text(findings.gathered(self.chosen.findings), color=color))
+        of_none = set(map(id, self.chosen.findings))
+        for one in self.results:
+            of_none -= set(map(id, one.findings))
+        others = [finding for finding in self.chosen.findings if id(finding) in of_none]
+        # each prefix's by themselves: what is alike in two is listed for both
+        for some in (others, *(self._own(one) for one in self.results)):
+            if some:
+                click.echo(findings.text(findings.gathered(some), color=color))
         for one in self.results:
             for note in one.notes:
                 click.echo(f"note: {findings.shown(note)}")
@@ -341,9 +347,13 @@ class _Report(msgspec.Struct, frozen=True):
         for one in self.results:
             click.echo(self._line(one))
 
+    def _own(self, one: Verified) -> list[findings.Finding]:
+        its = set(map(id, one.findings))
+        return [finding for finding in self.chosen.findings if id(finding) in its]
+
     def _line(self, one: Verified) -> str:
-        its = {id(finding) for finding in one.findings}
-        own = [finding for finding in self.chosen.findings if id(finding) in its]
+        own = self._own(one)
+        its = set(map(id, one.findings))
         passed = sum(id(finding) in its for finding, _ in self.chosen.suppressed)
         name = f"{one.name}: " if one.name else ""
         how = "a quick look; --full reads every file"
