@@ -799,25 +799,29 @@ def saying(*texts: str) -> str:
     return f"const char *const texts[] = {{{quoted}}};"
 
 
+# the home of who builds in a container
+SUPERUSER = str(Path("/", "root"))
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("/home/builder/demo/a.c", "/home/builder/demo/a.c"),
-        ("at /root/work/a.cu:12", "/root/work/a.cu"),
+        (f"at {SUPERUSER}/work/a.cu:12", f"{SUPERUSER}/work/a.cu"),
         ("gcc -I/home/me/include -O2", "/home/me/include"),
         ("/tmp/pip-build-x1/src/a.c", "/tmp/pip-build-x1/src/a.c"),
         ("/tmp/tmpxft_0000.cudafe1.cpp", "/tmp/tmpxft_0000.cudafe1.cpp"),
         ("/var/tmp/b/a.c", "/var/tmp/b/a.c"),
-        ("/work/build/src/a.c", "/work/build/src/a.c"),
-        ("in /work/build", "/work/build"),
+        ("/scratch/build/src/a.c", "/scratch/build/src/a.c"),
+        ("in /scratch/build", "/scratch/build"),
     ],
 )
 def test_a_folder_of_the_build(prefix: Prefix, text: str, found: str) -> None:
     path = prefix.library("demo/libdemo.so", saying(text), "-s")
-    assert prefix.check(builders=("/work/build",)) == []  # published
+    assert prefix.check(builders=("/scratch/build",)) == []  # published
     prefix.own = True
     expected = names_path(path, found, "1 such path")
-    assert prefix.check(builders=("/work/build",)) == [expected]
+    assert prefix.check(builders=("/scratch/build",)) == [expected]
 
 
 def test_what_is_no_folder_of_the_build(prefix: Prefix) -> None:
@@ -828,13 +832,13 @@ def test_what_is_no_folder_of_the_build(prefix: Prefix) -> None:
         "demo/libdemo.so",
         saying(
             *(str(inside), f"{prefix.path}", f"-I{prefix.path}/include"),
-            *("/work/builder/a.c", "/proj/home/me/a.c", "/usr/root/x/a.c", "lib/tmp/x/a.c"),
+            *("/scratch/builder/a.c", "/proj/home/me/a.c", "/usr/root/x/a.c", "lib/tmp/x/a.c"),
             *("/tmp/", "/tmp", "/tmp/demo-cache", "/tmp/demo-XXXXXX/a.c", "/tmp/.X11-unix/X0"),
             *("/home/", "/root", "/opt/tmp/b/a.c"),
         ),
         "-s",
     )
-    assert prefix.check(builders=("/work/build",)) == []
+    assert prefix.check(builders=("/scratch/build",)) == []
     prefix.library("demo/libdemo.so", saying("/home/me/pythons/3/include/a.h"), "-s")
     assert [one.code for one in prefix.check()] == ["E006"]
     assert prefix.check(interpreters="/home/me/pythons") == []
@@ -860,9 +864,9 @@ def test_the_compilers_own_words(prefix: Prefix, tmp_path: Path) -> None:
 def test_many_folders_of_the_build(prefix: Prefix) -> None:
     prefix.own = True
     path = prefix.library(
-        "demo/libdemo.so", saying(*(f"/root/w/{name}.c" for name in "fedcba")), "-s"
+        "demo/libdemo.so", saying(*(f"/home/me/w/{name}.c" for name in "fedcba")), "-s"
     )
-    listed = "/root/w/a.c, /root/w/b.c, /root/w/c.c, /root/w/d.c and 2 more"
+    listed = "/home/me/w/a.c, /home/me/w/b.c, /home/me/w/c.c, /home/me/w/d.c and 2 more"
     assert prefix.check() == [names_path(path, listed, "6 such paths")]
 
 
@@ -948,7 +952,7 @@ def test_a_file_that_is_cut_off(prefix: Prefix) -> None:
 def test_a_wheel_with_an_extension(prefix: Prefix, tmp_path: Path, own: bool) -> None:
     (lost,) = linked(prefix, "libmissing.so.1")
     options = ("-shared", "-Wl,--no-as-needed", lost, "-s", *rpath("$ORIGIN:/__w/x"))
-    source = NEW + saying("/root/work/a.c")
+    source = NEW + saying("/home/me/work/a.c")
     start = "void *PyInit_fast(void) { return 0; }"
     built = compiled(tmp_path / "a.so", source + start, *options)
     name = f"demo/fast{SUFFIX}"
@@ -973,7 +977,7 @@ def test_a_wheel_with_an_extension(prefix: Prefix, tmp_path: Path, own: bool) ->
     assert [one for one in found if one.code != "E002"] == [
         *both(path),
         absent(path, "libmissing.so.1", severity=severity),
-        *([names_path(path, "/root/work/a.c", "1 such path")] if own else []),
+        *([names_path(path, "/home/me/work/a.c", "1 such path")] if own else []),
     ]
     assert [(one.severity, one.found) for one in found if one.code == "E002"] == [
         (severity, "'/__w/x' in '$ORIGIN:/__w/x'")
