@@ -827,7 +827,6 @@ def test_a_folder_of_the_build(prefix: Prefix, text: str, found: str) -> None:
 def test_what_is_no_folder_of_the_build(prefix: Prefix) -> None:
     prefix.own = True
     inside = prefix.packages / "demo" / "a.h"
-    assert str(inside).startswith("/tmp/") or not str(inside).startswith("/home/")
     path = prefix.library(
         "demo/libdemo.so",
         saying(

@@ -60,12 +60,12 @@ def plants(*found: Found, quick: str = "", root: bool = False) -> Callable[[Plan
     return add
 
 
-# what comes of a change that is no other rule's
+# what is said of a manifest that no rule explains
 MANIFEST = Found(
     "P005",
     "error",
     "<PREFIX>",
-    "files were added, removed or given other modes since it was created",
+    "it is not as it was when it was created, in a way that no rule names",
 )
 
 
@@ -457,6 +457,11 @@ def no_lock(at: Ground) -> None:
 def checks_were_declared_since(at: Ground) -> None:
     file = at.site.project.environment_file("toy")
     at.change(file, "[[editable]]", '[checks]\nimports = ["pure"]\n[[editable]]')
+
+
+@plants(MANIFEST)
+def a_receipt_of_another_manifest(at: Ground) -> None:
+    at.receipt(lambda known: msgspec.structs.replace(known, manifest_sha256="0" * 64))
 
 
 @plants(
