@@ -45,7 +45,9 @@ _USERINFO = re.compile(
 
 # Variables that say where packages and interpreters come from: what stands before the last @ of a
 # URL of theirs is a secret, whatever it looks like.
-_LOCATIONS = re.compile(r"UV_.*INDEX.*|UV_PYTHON_INSTALL_MIRROR|PBS_INSTALLER_BASE_URL")
+_LOCATIONS = re.compile(
+    r"UV_.*INDEX.*|UV_PYTHON_INSTALL_MIRROR|PBS_INSTALLER_BASE_URL|ENVBUILD_DEBIAN_MIRROR"
+)
 _SECRET = re.compile(r"(?<=://) (?: (?! ://) . )+ (?=@)", re.VERBOSE | re.DOTALL)
 
 

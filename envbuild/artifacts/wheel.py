@@ -115,6 +115,23 @@ class WheelContents(msgspec.Struct, frozen=True):
         scheme, _, path = rest.partition("/")
         return scheme, path
 
+    def place(self, entry: str, minor: str) -> str:
+        """Return where in a virtual environment an entry is installed (sysconfig's ``venv``).
+
+        Args:
+            entry: the name of a file in the wheel.
+            minor: the environment's Python, such as ``3.11``.
+        """
+        scheme, path = self.landing(entry)
+        match scheme:
+            case "data":
+                return path
+            case "scripts":
+                return f"bin/{path}"
+            case "headers":
+                return f"include/site/python{minor}/{self.name}/{path}"
+        return f"lib/python{minor}/site-packages/{path}"
+
 
 def scan(path: Path, *, file: str | None = None) -> WheelContents:
     """Check a wheel and return what it holds.
@@ -321,7 +338,7 @@ def _check_places(wheel: _Wheel, contents: WheelContents) -> None:
                 raise wheel.archive.refused(
                     "not in a folder that installers know", name, expected=", ".join(_SCHEMES)
                 )
-        path = _in_prefix(*contents.landing(name))
+        path = contents.place(name, "3")
         if _OWNED.fullmatch(path):
             raise wheel.archive.refused(
                 "would overwrite what the environment owns", name, found=path
@@ -329,17 +346,6 @@ def _check_places(wheel: _Wheel, contents: WheelContents) -> None:
         other = landed.setdefault(path, name)
         if other != name:
             raise wheel.archive.refused("is installed where another entry is", name, found=other)
-
-
-def _in_prefix(scheme: str, path: str) -> str:
-    match scheme:
-        case "data":
-            return path
-        case "scripts":
-            return f"bin/{path}"
-        case "headers":
-            return f"include/site/python3/{path}"
-    return f"lib/python3/site-packages/{path}"
 
 
 def _check_scripts(wheel: _Wheel, where: str) -> None:

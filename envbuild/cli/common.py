@@ -144,8 +144,16 @@ def width() -> int:
     return min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
 
 
-def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table of at most 100 columns; cells that do not fit are folded."""
+def print_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, err: bool = False
+) -> None:
+    """Print a table of at most 100 columns; cells that do not fit are folded.
+
+    Args:
+        headings: of the columns.
+        rows: their cells.
+        err: whether it goes to stderr.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
@@ -164,7 +172,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     # rich itself ends the process with 1 when the reader is gone
     with console.capture() as text:
         console.print(table)
-    click.echo(text.get(), nl=False)
+    click.echo(text.get(), nl=False, err=err)
 
 
 def _in_one_piece(heading: str, cells: Sequence[str]) -> bool:

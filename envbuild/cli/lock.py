@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ ALL = "*"
     help="Resolve as of today; with PACKAGE, let only that package be newer. Repeatable.",
 )
 @click.option("--exclude-newer", metavar="INSTANT", help="Resolve as of this instant (UTC, ...Z).")
+@click.option("--base", is_flag=True, help="Pin the Debian packages of images as they are now.")
 @click.option("--check", is_flag=True, help="Only say whether the locks are what is declared.")
 @click.option("--resolve", is_flag=True, help="With --check: resolve again, compare the bytes.")
 @click.option("--index", "ask_index", is_flag=True, help="With --check: ask for every file.")
@@ -45,6 +47,7 @@ def command(
     upgrade: tuple[str, ...],
     exclude_newer: str | None,
     *,
+    base: bool,
     check: bool,
     resolve: bool,
     ask_index: bool,
@@ -53,6 +56,13 @@ def command(
 ) -> None:
     """Resolve environments into locks, or check locks for drift."""
     project = common.project(ctx)
+    if base:
+        if names or upgrade or exclude_newer or check or resolve or ask_index:
+            raise click.UsageError(
+                "--base is for all images, and as of now: no ENV, and no option but --json"
+            )
+        _pin_debian(project, json_output=json_output)
+        return
     if (resolve or ask_index) and not check:
         raise click.UsageError("--resolve and --index go with --check")
     if check:
@@ -109,8 +119,60 @@ def _check(
             found += drift.check_index(
                 locks, Supply(project.folder, wheelhouse).index, advance=advance
             )
+        found += _check_debian(project, found)
     levels = ["declared", *(["resolve"] if resolve else []), *(["index"] if ask_index else [])]
     _report(names, found, levels, json_output=json_output)
+
+
+def _check_debian(project: Project, found: list[Finding]) -> list[Finding]:
+    """Ask Debian's archives, if there are pins and they can be read."""
+    from envbuild.artifacts import debian as mirrors
+    from envbuild.lock import debian, drift
+
+    if not debian.pins_file(project).exists() or any(
+        (one.code, one.where) == (drift.UNREADABLE, debian.FILE) for one in found
+    ):
+        return []
+    if not mirrors.configured(debian.RELEASE, needed=False):
+        return drift.check_debian(project, None)
+    archives = mirrors.archives(debian.RELEASE)
+    _warn(archives.warnings)
+    return drift.check_debian(project, archives)
+
+
+def _warn(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+
+
+def _pin_debian(project: Project, *, json_output: bool) -> None:
+    from envbuild.artifacts import debian as mirrors
+    from envbuild.lock import debian, debian_resolve
+
+    environments = {name: project.environment(name) for name in project.environment_names}
+    archives = mirrors.archives(debian.RELEASE)
+    _warn(archives.warnings)
+    packages = debian_resolve.resolve(debian.required(environments), archives)
+    changes = debian_resolve.refresh(debian.pins_file(project), packages)
+    size = sum(package.size for package in packages)
+    if json_output:
+        common.print_json(
+            "lock-base",
+            {
+                "changes": msgspec.to_builtins(changes),
+                "packages": len(packages),
+                "size": size,
+                "warnings": list(archives.warnings),
+            },
+        )
+        return
+    if changes:
+        common.print_table(
+            ("package", "old", "new"),
+            [(change.name, change.old or "-", change.new or "-") for change in changes],
+        )
+    counted = f"{len(changes)} changed" if changes else "nothing changed"
+    click.echo(f"{debian.FILE}: {len(packages)} packages, {common.size(size)}: {counted}")
 
 
 def _report(

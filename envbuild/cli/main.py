@@ -24,6 +24,7 @@ COMMANDS = {
     "exec": "Run a program from a prefix.",
     "fetch": "Download what locks name into the wheelhouse, verified.",
     "hash": "Print digests of paths as Nix has them, or check a list of them.",
+    "image": "Build an environment's container image, with the same digest everywhere.",
     "lock": "Resolve environments into locks, or check locks for drift.",
     "recover": "Put right what was interrupted at a site.",
     "site": "Show what is known of a site.",

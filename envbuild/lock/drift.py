@@ -12,11 +12,12 @@ from envbuild.catalog.environment import Environment
 from envbuild.catalog.project import Project
 from envbuild.errors import InputError, StepError
 from envbuild.findings import Finding
-from envbuild.lock import interpreters, lockfile
+from envbuild.lock import debian, interpreters, lockfile
 from envbuild.lock.lockfile import Lock, difference
 from envbuild.lock.specification import Specification, specify
 
 if TYPE_CHECKING:
+    from envbuild.artifacts.control import Archives
     from envbuild.artifacts.index import Absent, IndexFile
     from envbuild.lock.update import Builder
 
@@ -30,6 +31,8 @@ RESOLVER = "D006"
 ORPHAN = "D007"
 RESOLUTION = "D008"
 INDEX = "D009"
+DEBIAN = "D010"
+DEBIAN_GONE = "D011"
 
 
 class Source(Protocol):
@@ -66,6 +69,7 @@ def check(project: Project, names: Sequence[str]) -> tuple[dict[str, Lock], list
         else:
             base = None if environment.base is None else read[environment.base]
             findings += _declared_drift(lock, environment, base)
+    findings += _debian_drift(project, environments)
     if set(names) == set(project.environment_names):
         findings += _orphans(project)
     return {n: lock for n in names if isinstance(lock := read[n], Lock)}, findings
@@ -110,6 +114,71 @@ def _declared_drift(
             found=lock.resolver,
             mend=f"run `envbuild lock {name}`",
         )
+
+
+def _debian_drift(project: Project, environments: Mapping[str, Environment]) -> Iterator[Finding]:
+    """Find Debian packages that images need and nothing pins; and pins that are none."""
+    path = debian.pins_file(project)
+    there = path.exists()
+    try:
+        pins = debian.read(path)
+    except InputError as error:
+        mend = error.mend or f"restore it from version control, or remove it and {debian.MEND}"
+        yield Finding(
+            UNREADABLE, "error", debian.FILE, error.what, error.expected, error.found, mend
+        )
+        return
+    written = typed.read(path, "Debian pins").replace(b"\r\n", b"\n") if there else b""
+    if there and debian.serialize(pins.values()) != written:
+        yield Finding(
+            UNREADABLE,
+            "error",
+            debian.FILE,
+            "not in canonical form: edited by hand",
+            mend=debian.MEND,
+        )
+    for name, users in debian.required(environments).items():
+        # a project that has no pins and asks for no package builds no images yet
+        if name not in pins and (there or users):
+            yield Finding(
+                DEBIAN,
+                "error",
+                ", ".join(map(_declared, users)) or debian.FILE,
+                f"the Debian package {name}, which an image needs, is not pinned",
+                expected=f"it in {debian.FILE}",
+                mend=debian.MEND,
+            )
+
+
+def check_debian(project: Project, archives: Archives | None) -> list[Finding]:
+    """Ask whether Debian's archives still offer every pinned package.
+
+    Args:
+        project: the project.
+        archives: what they offer; None where none is configured.
+
+    Raises:
+        InputError: the pins cannot be read.
+    """
+    pins = debian.read(debian.pins_file(project)).values()
+    if archives is None:
+        what = f"no archive of Debian's {debian.RELEASE} is configured: none was asked for the pins"
+        mend = "set ENVBUILD_DEBIAN_MIRROR, as docs/drift.md says"
+        return [Finding(DEBIAN_GONE, "warning", debian.FILE, what, mend=mend)] if pins else []
+    findings = []
+    for package in debian.gone(pins, archives):
+        now = archives.find(package.name)
+        findings.append(
+            Finding(
+                DEBIAN_GONE,
+                "warning",
+                debian.FILE,
+                f"{package.name} {package.version} has gone from the mirror",
+                found=None if now is None else now.version,
+                mend=f"{debian.MEND}, or keep {package.file} in the wheelhouse",
+            )
+        )
+    return findings
 
 
 def check_resolution(
@@ -208,16 +277,21 @@ def check_index(
 
 
 def summary(findings: Iterable[Finding], names: Sequence[str]) -> str:
-    """Count the environments that errors concern, and locks without one."""
+    """Count the environments that errors concern; and name what concerns none of them."""
     errors = [finding for finding in findings if finding.severity == "error"]
     orphans = {finding.where for finding in errors if finding.code == ORPHAN}
     places = {place for one in errors if one.code != ORPHAN for place in one.where.split(", ")}
     drifted = [name for name in names if places & {_where(name), _declared(name)}]
     counted = f"drift in {len(drifted)} of {len(names)} environments"
-    if not orphans:
+    others = []
+    if debian.FILE in places:
+        others.append("the pins of Debian packages")
+    if orphans:
+        word = "lock" if len(orphans) == 1 else "locks"
+        others.append(f"{len(orphans)} {word} without an environment")
+    if not others:
         return counted
-    without = f"{len(orphans)} {'lock' if len(orphans) == 1 else 'locks'} without an environment"
-    return f"{counted}, and {without}" if drifted else f"drift: {without}"
+    return f"{counted}, and {' and '.join(others)}" if drifted else f"drift: {' and '.join(others)}"
 
 
 def _declared(name: str) -> str:

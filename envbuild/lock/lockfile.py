@@ -99,6 +99,23 @@ class Lock(msgspec.Struct, frozen=True):
             else:
                 yield package
 
+    def installed(self, environment: dict[str, str]) -> list[LockedPackage]:
+        """Return what is installed: the packages whose markers hold, sorted by name.
+
+        Args:
+            environment: what markers are evaluated with (PEP 508).
+        """
+        from packaging.markers import Marker
+
+        return sorted(
+            (
+                package
+                for package in self.installable()
+                if package.marker is None or Marker(package.marker).evaluate(environment)
+            ),
+            key=lambda package: package.name,
+        )
+
     def files(self) -> Iterator[Artifact]:
         """Yield every file that an index gives: packages' and build requirements'."""
         for package in self.packages:

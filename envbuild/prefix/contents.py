@@ -7,17 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from packaging.markers import Marker
 
 from envbuild import forked
 from envbuild.artifacts import wheel
 from envbuild.lock.lockfile import Lock
 from envbuild.prefix import receipt
-from envbuild.relocation import installed
+from envbuild.relocation import installed, scripts
 from envbuild.relocation.subject import Contents, Distribution, EntryPoint, Expected
 
-# Scripts that installers give the prefix's own interpreter begin so (PEP 427)
-_PLACEHOLDER = b"#!python"
 _BATCH = 4
 
 
@@ -35,13 +32,11 @@ def distributions(lock: Lock, version: str) -> tuple[receipt.Distribution, ...]:
         lock: the lock.
         version: of the interpreter, such as ``3.11.17``.
     """
-    environment = installed.marker_environment(version)
     return tuple(
         receipt.Distribution(
             package.name, package.version, package.artifact.file, package.artifact.sha256
         )
-        for package in sorted(lock.installable(), key=lambda package: package.name)
-        if package.marker is None or Marker(package.marker).evaluate(environment)
+        for package in lock.installed(installed.marker_environment(version))
     )
 
 
@@ -119,7 +114,6 @@ def with_projects(held: Contents, prefix: Path, projects: Sequence[Distribution]
 def _held(path: Path, minor: str) -> _Held:
     """Read what a wheel gives a prefix: RECORD, in the places where installers put things."""
     admitted = wheel.scan(path)
-    packages = f"lib/python{minor}/site-packages"
     rewritten = wheel.read(
         path,
         [
@@ -127,14 +121,14 @@ def _held(path: Path, minor: str) -> _Held:
             for entry in admitted.entries
             if not entry.is_folder and admitted.landing(entry.name)[0] == "scripts"
         ],
-        begin=_PLACEHOLDER,
+        begin=scripts.PLACEHOLDER,
     )
     files: dict[str, Expected] = {}
     for one in admitted.record:
         folder, _, name = one.path.rpartition("/")
         if folder == admitted.dist_info and name in installed.ADDED:
             continue  # what installers write takes its place
-        place = _place(admitted, one.path, packages, minor)
+        place = admitted.place(one.path, minor)
         if one.path in rewritten:
             _, _, rest = rewritten[one.path].partition(b"\n")
             digest = hashlib.sha256(rest).hexdigest()
@@ -145,16 +139,3 @@ def _held(path: Path, minor: str) -> _Held:
     points = wheel.read(path, [entry for entry in admitted.entries if entry.name == named])
     text = points.get(named, b"").decode("utf-8", "replace")
     return _Held(files, installed.entry_points(path.name, text))
-
-
-def _place(admitted: wheel.WheelContents, entry: str, packages: str, minor: str) -> str:
-    """Return where in a prefix an entry is installed."""
-    scheme, path = admitted.landing(entry)
-    match scheme:
-        case "data":
-            return path
-        case "scripts":
-            return f"bin/{path}"
-        case "headers":
-            return f"include/site/python{minor}/{admitted.name}/{path}"
-    return f"{packages}/{path}"

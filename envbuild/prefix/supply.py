@@ -22,6 +22,7 @@ from envbuild.lock.specification import requirement_set
 
 if TYPE_CHECKING:
     from envbuild.artifacts.index import Index, IndexLocation
+    from envbuild.lock.debian import Package
 
 
 class Supply:
@@ -84,17 +85,42 @@ class Supply:
             self.wheelhouse.fetch([artifact], source, client=Client(connect=5.0, tries=1))
         return self.wheelhouse.path_of(artifact)
 
+    def debs(self, packages: Iterable[Package]) -> None:
+        """Bring Debian packages into the wheelhouse.
+
+        Raises:
+            StepError, PreflightError, InputError: as `Wheelhouse.fetch`.
+            InputError: no archive of Debian's is configured.
+        """
+        from envbuild.lock import debian
+
+        wanted = list(packages)
+        artifacts = [package.artifact for package in wanted]
+        if self.wheelhouse.missing(artifacts):
+            source = None if self._offline else debian.source(wanted)
+            self.wheelhouse.fetch(artifacts, source)
+
+    def take(self, artifact: Artifact, path: Path) -> None:
+        """Take a file into the wheelhouse that a person gives.
+
+        Raises:
+            StepError, PreflightError, InputError: as `Wheelhouse.add`.
+        """
+        if self.wheelhouse.missing([artifact]):
+            with path.open("rb") as file:
+                self.wheelhouse.add(artifact, iter(lambda: file.read(CHUNK), b""), origin=str(path))
+
     def build_wheels(self, lock: Lock, requires: Sequence[str]) -> list[Path]:
         """Return the wheels of a set of build requirements."""
         pinned = lock.build_wheels.get(requirement_set(requires), ())
         return [self.wheelhouse.path_of(artifact) for artifact in pinned]
 
-    def build_sdists(self, lock: Lock, python: Path) -> None:
+    def build_sdists(self, lock: Lock, python: Path | tuple[int, int]) -> None:
         """Build the pure-Python sdists whose wheels are not in the wheelhouse yet.
 
         Args:
             lock: what names them; its files have been fetched.
-            python: the interpreter that runs their build backends.
+            python: the interpreter that runs their build backends, or its minor version.
 
         Raises:
             StepError: a build failed, or gave another wheel than the lock says.
@@ -103,6 +129,8 @@ class Supply:
             built = lock.built.get(package.name)
             if built is None or not self.wheelhouse.missing([built.artifact]):
                 continue
+            if isinstance(python, tuple):
+                python = _python(python)
             requires = lock.specification.builds[package.name].partition(": ")[2]
             wheels = lock.build_wheels.get(requires, ())
             with tempfile.TemporaryDirectory(prefix="envbuild-built-") as folder:
@@ -117,7 +145,7 @@ class Supply:
                         mend=f"copy {built.artifact.file} from where the lock was made into "
                         f"{self.wheelhouse.path}, or lock again",
                     )
-                self._take(wheel, built.artifact, package)
+                self.take(built.artifact, wheel)
 
     def build_for_lock(
         self, environment: Environment, package: LockedPackage, wheels: tuple[Artifact, ...]
@@ -130,14 +158,11 @@ class Supply:
             StepError: it cannot be fetched or built.
         """
         self.wheelhouse.fetch([package.artifact, *wheels], self.index)
-        from envbuild.prefix import interpreter
-
-        found = interpreter.find(environment.minor)
-        python = Path(found[0].path) if found else Path(sys.executable)
+        python = _python(environment.minor)
         with tempfile.TemporaryDirectory(prefix="envbuild-built-") as folder:
             wheel = self._build(package, wheels, python, Path(folder), package.name)
             artifact = Artifact(wheel.name, wheel.stat().st_size, sha256_file(wheel), package.name)
-            self._take(wheel, artifact, package)
+            self.take(artifact, wheel)
         return artifact
 
     def _build(
@@ -158,11 +183,6 @@ class Supply:
             environment=environment,
         )
 
-    def _take(self, wheel: Path, artifact: Artifact, package: LockedPackage) -> None:
-        with wheel.open("rb") as file:
-            chunks = iter(lambda: file.read(CHUNK), b"")
-            self.wheelhouse.add(artifact, chunks, origin=f"the build of {package.artifact.file}")
-
     def unpacked(self, lock: Lock) -> tuple[int, int]:
         """Return how many bytes and files a lock's wheels take when they are installed.
 
@@ -171,3 +191,11 @@ class Supply:
         files = [package.artifact for package in lock.installable()]
         unpacked = self.wheelhouse.unpacked(files)
         return round(unpacked.size * 1.35), 2 * unpacked.files
+
+
+def _python(minor: tuple[int, int]) -> Path:
+    """Return an installed Python of a minor version, or at least the one that runs this."""
+    from envbuild.prefix import interpreter
+
+    found = interpreter.find(minor)
+    return Path(found[0].path) if found else Path(sys.executable)

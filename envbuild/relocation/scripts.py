@@ -11,6 +11,9 @@ from typing import Literal
 
 import msgspec
 
+# Scripts that installers give the environment's own interpreter begin so (PEP 427)
+PLACEHOLDER = b"#!python"
+
 _SHELL = b"#!/bin/sh"
 # the second line of a script that the shell hands to Python, to which it is a string
 _EXEC = b"'''exec' "

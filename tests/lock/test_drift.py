@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from envbuild.catalog.project import Project
-from envbuild.lock import drift
+from envbuild.lock import debian, drift
 from tests import projects, wheels
 from tests.conftest import Envbuild
+from tests.debian import Archive
 from tests.servers import Fault, SimpleIndex
 
 
@@ -320,3 +321,108 @@ def test_a_base_that_cannot_be_read_is_said_once(
     assert done.err == "error: drift in 2 of 2 environments\n"
     done = envbuild("lock", "--check", "more", cwd=locked.folder)
     assert (done.out, done.err) == (of_base, "error: drift in 1 of 1 environments\n")
+
+
+@pytest.fixture
+def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Archive:
+    """An archive of Debian that has all that images need, and a package more."""
+    archive = Archive(tmp_path / "mirror")
+    for name in (*debian.BASE, *debian.PYTHON, "libgl1"):
+        archive.add(name)
+    archive.publish()
+    monkeypatch.setenv("ENVBUILD_DEBIAN_KEYRING", "")
+    monkeypatch.setenv("ENVBUILD_DEBIAN_MIRROR", archive.url)
+    return archive
+
+
+def declare_packages(project: Project, *names: str) -> None:
+    extra = f"[image]\npackages = {json.dumps(names)}\n"
+    project.environment_file("toy").write_text(
+        projects.environment("alpha==1.0", "beta", extra=extra)
+    )
+
+
+def test_debian_packages_that_nothing_pins(
+    locked: Project, archive: Archive, envbuild: Envbuild
+) -> None:
+    # no pins and no packages is no drift, which the tests above show
+    declare_packages(locked, "libgl1")
+    done = envbuild("lock", "--check", cwd=locked.folder)
+    assert (done.code, done.out) == (
+        1,
+        "envs/toy.toml: error D010: the Debian package libgl1, which an image needs, is not "
+        "pinned\n  expected: it in locks/image-base.toml\n  mend: run `envbuild lock --base`\n",
+    )
+    assert done.err == "error: drift in 1 of 1 environments\n"
+    assert envbuild("lock", "--base", cwd=locked.folder).code == 0
+    assert messages(locked) == []
+    declare_packages(locked, "tzdata")
+    assert messages(locked) == []
+
+    path = debian.pins_file(locked)
+    pins = debian.read(path)
+    path.write_bytes(debian.serialize(one for one in pins.values() if one.name != "tzdata"))
+    done = envbuild("lock", "--check", cwd=locked.folder)
+    assert done.out.startswith(
+        "locks/image-base.toml: error D010: the Debian package tzdata, which an image needs, is "
+        "not pinned\n"
+    )
+    assert done.err == "error: drift: the pins of Debian packages\n"
+
+
+def test_debian_pins_that_cannot_be_read(
+    locked: Project, archive: Archive, envbuild: Envbuild
+) -> None:
+    path = debian.pins_file(locked)
+    assert envbuild("lock", "--base", cwd=locked.folder).code == 0
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"\n", b"\r\n"))
+    assert messages(locked) == []
+    path.write_bytes(data + b"# mine\n")
+    assert messages(locked) == ["not in canonical form: edited by hand"]
+    path.write_bytes(b"<<<<<<<")
+    locked.lock_file("gone").write_text("")
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder)
+    assert done.out.startswith(
+        "locks/image-base.toml: error D002: not TOML: Invalid statement (at line 1, column 1)\n"
+        "  mend: restore it from version control, or remove it and run `envbuild lock --base`\n"
+    )
+    assert done.err == (
+        "error: drift: the pins of Debian packages and 1 lock without an environment\n"
+    )
+
+
+def test_a_pinned_debian_package_has_gone_from_the_mirror(
+    locked: Project, archive: Archive, envbuild: Envbuild
+) -> None:
+    assert envbuild("lock", "--base", cwd=locked.folder).code == 0
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder)
+    assert (done.code, done.out) == (0, "1 locks: no drift (declared, index)\n")
+    assert done.err.startswith("warning: the mirror's signature was not verified: ")
+
+    archive.forget()
+    for name in (*debian.BASE, *debian.PYTHON):
+        if name != "netbase":
+            archive.add(name, "1.1" if name == "zlib1g" else "1.0")
+    archive.publish()
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder)
+    assert (done.code, done.out) == (
+        0,
+        "locks/image-base.toml: warning D011: netbase 1.0 has gone from the mirror\n"
+        "  mend: run `envbuild lock --base`, or keep netbase_1.0_all.deb in the wheelhouse\n"
+        "locks/image-base.toml: warning D011: zlib1g 1.0 has gone from the mirror\n  found: 1.1\n"
+        "  mend: run `envbuild lock --base`, or keep zlib1g_1.0_all.deb in the wheelhouse\n",
+    )
+
+
+def test_a_machine_without_an_archive_of_debian_is_told(
+    locked: Project, archive: Archive, envbuild: Envbuild, tmp_path: Path
+) -> None:
+    assert envbuild("lock", "--base", cwd=locked.folder).code == 0
+    path = {"ENVBUILD_DEBIAN_MIRROR": "", "PATH": str(tmp_path)}
+    done = envbuild("lock", "--check", "--index", cwd=locked.folder, env=path)
+    assert (done.code, done.out) == (
+        0,
+        "locks/image-base.toml: warning D011: no archive of Debian's bookworm is configured: none "
+        "was asked for the pins\n  mend: set ENVBUILD_DEBIAN_MIRROR, as docs/drift.md says\n",
+    )

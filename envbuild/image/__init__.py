@@ -1,0 +1,1 @@
+"""Container images: layers spliced from wheels, and the OCI layout around them."""

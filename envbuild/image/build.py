@@ -1,0 +1,337 @@
+"""Building an image: writing the layers that are not there yet, then its documents."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from envbuild import forked, progress
+from envbuild.artifacts import Artifact
+from envbuild.digest import sha256_bytes, sha256_file
+from envbuild.errors import StepError
+from envbuild.findings import Finding
+from envbuild.image import archive, debian, documents, oci, plan, wheels
+from envbuild.image.cache import Cache
+from envbuild.image.layer import Blob, Compression, Layer
+from envbuild.image.plan import Archive, Debs, Own, Task, Wheels
+from envbuild.image.request import Request, inputs
+from envbuild.image.wheels import Held, Planned
+from envbuild.lock.debian import Package
+from envbuild.lock.interpreters import Pin
+
+
+class Built(msgspec.Struct, frozen=True):
+    """A layer of an image.
+
+    Attributes:
+        what: what is in it, for people.
+        key: what it is known by in the cache; empty if it came with a base image.
+        blob: what it became.
+        media_type: empty for the usual one.
+        cached: whether it was there before.
+    """
+
+    what: str
+    key: str
+    blob: Blob
+    media_type: str = ""
+    cached: bool = False
+
+
+class Image(msgspec.Struct, frozen=True):
+    """An image that was built.
+
+    Attributes:
+        environment: whose.
+        inputs: SHA-256 of everything that decides it.
+        digest: SHA-256 of its manifest, 64 hexadecimal digits.
+        layers: the lowest first.
+        findings: what a person should know.
+    """
+
+    environment: str
+    inputs: str
+    digest: str
+    layers: tuple[Built, ...]
+    findings: tuple[Finding, ...]
+
+
+class _Remembered(msgspec.Struct, frozen=True):
+    """The layers of an image, as the cache remembers them."""
+
+    layers: tuple[Built, ...]
+    findings: tuple[Finding, ...]
+
+
+def build(
+    request: Request,
+    wheelhouse: Path,
+    out: Path | None,
+    *,
+    cache: Cache | None,
+    jobs: int | None = None,
+    verify_record: bool = False,
+) -> Image:
+    """Build an image into an OCI layout.
+
+    Args:
+        request: what of.
+        wheelhouse: where everything is that it is made of.
+        out: the layout's folder: new, empty, or of another image of ours. None to learn what the
+            image would be; its layers are then in the cache.
+        cache: layers of other runs; None to build all of them.
+        jobs: how many processes; the cores granted if not given.
+        verify_record: whether each file's digest in RECORD is checked, too.
+
+    Raises:
+        InputError: a wheel or a package is not what it must be.
+        PreflightError: the folder holds something else.
+        StepError: a file is not the one that is locked.
+        OSError: something cannot be read or written.
+    """
+    blobs = None
+    if out is not None:
+        oci.check_place(out)
+        blobs = out / "blobs" / "sha256"
+        blobs.mkdir(parents=True, exist_ok=True)
+    known = inputs(request)
+    if cache is not None:
+        cache.prepare()
+    remembered = None if cache is None or verify_record else _remembered(cache, known)
+    if remembered is None:
+        home = cache.folder if cache is not None else blobs
+        with tempfile.TemporaryDirectory(prefix=".work-", dir=home) as work:
+            remembered = _Building(
+                request, wheelhouse, cache, Path(work), blobs, jobs, verify_record
+            ).build()
+        if cache is not None:
+            cache.keep_image(known, remembered)
+    if blobs is not None:
+        _collect(request, remembered, cache, blobs)
+    layers = [_descriptor(one, request.compression) for one in remembered.layers]
+    history = documents.history(request, [one.what for one in remembered.layers if one.key])
+    config = oci.configuration(documents.settings(request), layers, history)
+    manifest = oci.manifest(config, layers, documents.told(request))
+    if out is not None:
+        oci.write(out, config, manifest, request.environment, [one.digest for one in layers])
+    return Image(
+        request.environment,
+        known,
+        sha256_bytes(manifest),
+        remembered.layers,
+        remembered.findings,
+    )
+
+
+def _remembered(cache: Cache, known: str) -> _Remembered | None:
+    """Return what is known of an image of these inputs, if all its layers are still there."""
+    found = cache.image(known, _Remembered)
+    if found is None or any(one.key and cache.layer(one.key) != one.blob for one in found.layers):
+        return None
+    layers = tuple(msgspec.structs.replace(one, cached=True) for one in found.layers)
+    return _Remembered(layers, found.findings)
+
+
+def _collect(request: Request, made: _Remembered, cache: Cache | None, blobs: Path) -> None:
+    """Bring an image's layers together in its layout."""
+    for one in made.layers:
+        if not one.key and isinstance(request.base, oci.Base):
+            oci.copy_blob(request.base.folder, one.blob.digest, blobs)
+        elif cache is not None:
+            _place(cache, one.blob, blobs)
+
+
+def _place(cache: Cache, blob: Blob, blobs: Path) -> None:
+    """Put a layer of the cache into a layout: as a link, or as a copy from another file system."""
+    source, target = cache.blob(blob.digest), blobs / blob.digest
+    try:
+        if target.samefile(source):
+            return
+    except FileNotFoundError:
+        pass
+    part = blobs / f".{blob.digest}.{os.getpid()}"
+    try:
+        try:
+            part.hardlink_to(source)
+            linked = True
+        except OSError:
+            shutil.copyfile(source, part)
+            linked = False
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    if linked:
+        cache.confirm(blob.digest)  # a link changes what the file system says of it
+
+
+class _Building:
+    """One run: what its layers need is known here, also to the processes that write them."""
+
+    def __init__(
+        self,
+        request: Request,
+        wheelhouse: Path,
+        cache: Cache | None,
+        work: Path,
+        blobs: Path | None,
+        jobs: int | None,
+        verify_record: bool,
+    ) -> None:
+        self._request = request
+        self._wheelhouse = wheelhouse
+        self._cache = cache
+        self._work = work
+        self._blobs = blobs
+        self._jobs = jobs
+        self._verify_record = verify_record
+        self._held: dict[str, Held] = {}
+
+    def build(self) -> _Remembered:
+        """Write the layers that are not there yet."""
+        artifacts = self._request.wheels
+        self._read(artifacts)
+        planned, findings = wheels.plan(artifacts, self._held, self._request.target)
+        tasks = self._tasks(planned)
+        keys = [plan.key(task, self._request.compression) for task in tasks]
+        there = dict(self._there(tasks, keys))
+        missing = [(task, key) for task, key in zip(tasks, keys, strict=True) if key not in there]
+        new = self._write(missing)
+        layers = [
+            Built(task.what, key, new[key] if key in new else there[key], cached=key not in new)
+            for task, key in zip(tasks, keys, strict=True)
+        ]
+        base = self._request.base
+        if isinstance(base, oci.Base):
+            layers = [
+                Built("base image", "", Blob(one.digest, one.size, one.diff_id, 0), one.media_type)
+                for one in base.layers
+            ] + layers
+        return _Remembered(tuple(layers), tuple(findings))
+
+    def _read(self, artifacts: Sequence[Artifact]) -> None:
+        """Learn what wheels hold."""
+        unknown = []
+        for artifact in artifacts:
+            held = None if self._cache is None else self._cache.wheel(artifact.sha256)
+            if held is None:
+                unknown.append(artifact)
+            else:
+                self._held[artifact.file] = held
+
+        def read(artifact: Artifact) -> tuple[Artifact, Held]:
+            return artifact, wheels.read(self._wheelhouse / artifact.file)
+
+        with forked.over(
+            read, unknown, doing="reading wheels", jobs=self._jobs, batch=4
+        ) as results:
+            for some in results:
+                for artifact, held in some:
+                    self._held[artifact.file] = held
+                    if self._cache is not None:
+                        self._cache.keep_wheel(artifact.sha256, held)
+
+    def _tasks(self, planned: Sequence[Planned]) -> list[Task]:
+        request = self._request
+        settings = request.declared.image
+        tasks: list[Task] = list(request.debs)
+        if isinstance(request.interpreter, Pin):
+            path = self._wheelhouse / request.interpreter.file
+            tasks.append(Archive(request.interpreter, path.stat().st_size))
+        taken = len(request.base.layers) if isinstance(request.base, oci.Base) else 0
+        tasks += plan.deal(planned, request.target, taken=taken)
+        tasks.append(
+            plan.own(
+                request.environment,
+                request.target,
+                interpreter=request.program,
+                version=request.version,
+                writable=sorted({settings.workdir, *settings.volumes}),
+                user=settings.user,
+                system=debian.system(settings.user, home=settings.workdir)
+                if request.base == "debian"
+                else (),
+            )
+        )
+        return tasks
+
+    def _there(self, tasks: Sequence[Task], keys: Sequence[str]) -> Iterator[tuple[str, Blob]]:
+        for task, key in zip(tasks, keys, strict=True):
+            if self._cache is None or (self._verify_record and isinstance(task, Wheels)):
+                continue
+            blob = self._cache.layer(key)
+            if blob is not None:
+                yield key, blob
+
+    def _write(self, missing: Sequence[tuple[Task, str]]) -> dict[str, Blob]:
+        order = sorted(missing, key=lambda one: -one[0].weight)
+        weights = {key: task.weight for task, key in missing}
+        written: dict[str, Blob] = {}
+        with (
+            forked.over(
+                self._layer, order, doing="writing layers", jobs=self._jobs, batch=1
+            ) as results,
+            progress.bar("writing layers", sum(weights.values())) as advance,
+        ):
+            for some in results:
+                for key, blob in some:
+                    if self._cache is not None:
+                        self._cache.keep(key, blob, self._work / key)
+                    elif self._blobs is not None:
+                        (self._work / key).replace(self._blobs / blob.digest)
+                    written[key] = blob
+                    advance(weights[key])
+        return written
+
+    def _layer(self, one: tuple[Task, str]) -> tuple[str, Blob]:
+        """Write one layer, in a process of its own."""
+        task, key = one
+        with (self._work / key).open("wb") as file:
+            if isinstance(task, Archive):
+                path = self._wheelhouse / task.pin.file
+                return key, archive.copy(task.pin, path, file, self._request.compression)
+            writer = Layer(file, self._request.compression)
+            match task:
+                case Debs(packages=packages, lowest=lowest):
+                    verified = [(package, self._deb(package)) for package in packages]
+                    for item in debian.tree(verified, base=lowest):
+                        writer.add(item)
+                case Wheels(wheels=some, target=target):
+                    for wheel in some:
+                        file_name = wheel.artifact.file
+                        wheels.write(
+                            writer,
+                            wheel,
+                            self._held[file_name],
+                            self._wheelhouse / file_name,
+                            target,
+                            verify_record=self._verify_record,
+                        )
+                case Own(items=items):
+                    for item in items:
+                        writer.add(item)
+            return key, writer.close()
+
+    def _deb(self, package: Package) -> Path:
+        path = self._wheelhouse / package.file
+        found = sha256_file(path)
+        if found != package.sha256:
+            raise StepError(
+                "the package is not the one that is pinned",
+                where=path,
+                expected=package.artifact.described,
+                found=f"SHA-256 {found}",
+                mend="run it again with the network allowed, which replaces the file",
+            )
+        return path
+
+
+def _descriptor(built: Built, compression: Compression) -> oci.Descriptor:
+    blob = built.blob
+    if built.media_type:
+        return oci.Descriptor(built.media_type, blob.digest, blob.size, blob.diff_id)
+    return oci.layer(blob.digest, blob.size, blob.diff_id, compression)

@@ -1,0 +1,143 @@
+"""Layers that were built before, kept by what they are made of and verified when they are used."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from envbuild import durable
+from envbuild.artifacts.wheel import SCAN_VERSION
+from envbuild.digest import sha256_file
+from envbuild.image.layer import Blob
+from envbuild.image.wheels import Held
+
+T = TypeVar("T")
+
+# What was not used for so long is removed, in seconds.
+_UNUSED = 30 * 24 * 3600
+
+
+class _Kept(msgspec.Struct, frozen=True):
+    """A blob as it was when its bytes were hashed: what the file system says of it."""
+
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+
+
+class Cache:
+    """A folder of layers.
+
+    ``blobs/`` holds the layers by their digests, ``layers/`` says which digest came of what,
+    ``wheels/`` what wheels hold, ``images/`` which layers an image had.
+
+    Args:
+        folder: where; it is made when something is kept.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def usable(self) -> bool:
+        """Whether nobody else can write there: what lies there is believed."""
+        try:
+            facts = self.folder.lstat()
+        except FileNotFoundError:
+            return True
+        return (
+            stat.S_ISDIR(facts.st_mode)
+            and facts.st_uid == os.geteuid()
+            and not facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        )
+
+    def prepare(self) -> None:
+        """Make the folder, for its owner alone, and remove what was not used for a month."""
+        for name in ("blobs", "layers", "wheels", "images"):
+            (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._prune(self.folder / name)
+
+    def layer(self, key: str) -> Blob | None:
+        """Return the layer that was made of something, if it is there and as it was."""
+        blob = self._read("layers", key, Blob)
+        if blob is None:
+            return None
+        path = self.blob(blob.digest)
+        try:
+            facts = path.stat()
+            if self._read("blobs", f"{blob.digest}.json", _Kept) != _kept(facts):
+                if sha256_file(path) != blob.digest:
+                    path.unlink()
+                    return None
+                self.confirm(blob.digest)
+        except OSError:
+            return None
+        return blob
+
+    def keep(self, key: str, blob: Blob, file: Path) -> None:
+        """Take a layer in that was just written and hashed."""
+        file.replace(self.blob(blob.digest))
+        self.confirm(blob.digest)
+        self._write("layers", key, blob)
+
+    def confirm(self, digest: str) -> None:
+        """Remember how a blob looks now: its bytes are known to be right."""
+        self._write("blobs", f"{digest}.json", _kept(self.blob(digest).stat()))
+
+    def blob(self, digest: str) -> Path:
+        """Return where a blob is."""
+        return self.folder / "blobs" / digest
+
+    def wheel(self, sha256: str) -> Held | None:
+        """Return what a wheel holds, if it was read before."""
+        return self._read("wheels", _wheel(sha256), Held)
+
+    def keep_wheel(self, sha256: str, held: Held) -> None:
+        """Remember what a wheel holds."""
+        self._write("wheels", _wheel(sha256), held)
+
+    def image(self, inputs: str, kind: type[T]) -> T | None:
+        """Return what was remembered of an image made of these inputs."""
+        return self._read("images", inputs, kind)
+
+    def keep_image(self, inputs: str, image: msgspec.Struct) -> None:
+        """Remember an image."""
+        self._write("images", inputs, image)
+
+    def _read(self, kind: str, name: str, shape: type[T]) -> T | None:
+        path = self.folder / kind / name
+        try:
+            value = msgspec.msgpack.decode(path.read_bytes(), type=shape)
+            os.utime(path)  # it is in use
+        except (OSError, msgspec.DecodeError):
+            return None
+        return value
+
+    def _write(self, kind: str, name: str, value: msgspec.Struct) -> None:
+        durable.write(self.folder / kind / name, msgspec.msgpack.encode(value), sync=False)
+
+    def _prune(self, folder: Path) -> None:
+        before = time.time() - _UNUSED
+        for path in folder.iterdir():
+            # a blob is as old as what is remembered of it
+            told = path if folder.name != "blobs" else folder / f"{path.stem}.json"
+            try:
+                if told.stat().st_mtime < before:
+                    path.unlink()
+            except FileNotFoundError:
+                if path.stat().st_mtime < before:
+                    path.unlink()
+
+
+def _wheel(sha256: str) -> str:
+    return f"{sha256}.{SCAN_VERSION}"
+
+
+def _kept(facts: os.stat_result) -> _Kept:
+    return _Kept(facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_ino)

@@ -1,0 +1,328 @@
+"""Writing a layer: a tar archive whose files are generated or copied, compressed, out of wheels."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from typing import BinaryIO, Literal, cast
+
+import msgspec
+from isal import isal_zlib
+
+from envbuild.artifacts.archive import MEND, Entry
+from envbuild.errors import InputError
+from envbuild.image import deflate, gzip, tar
+from envbuild.image.tar import Item
+
+# Raised whenever the same content gives other bytes than before.
+VERSION = (1, deflate.VERSION)
+
+Compression = Literal["gzip", "none"]
+
+# What is read at once. Inflated it is a thousand times as much at most, which has room in memory.
+_PIECE = 1 << 16
+# Up to these sizes, in bytes, an entry is looked at as a whole, so that it can join a member:
+# compressors end a block long before them.
+_JOINED_STREAM, _JOINED_CONTENT = 1 << 20, 16 << 20
+# Beyond this size, in bytes, and this ratio no honest file is compressed; DEFLATE allows 1032.
+_BOMB_SIZE, _BOMB_RATIO = 64 << 20, 500
+
+# the library's own types say that this is an exception, not a class of them
+_IsalError = cast("type[Exception]", isal_zlib.IsalError)
+
+# What comes of these tells how a stream of one block ended; see `_joinable`.
+_PROBE = b"\0\0\xff\xff\0" + b"\0\0\xff\xff"
+
+
+class Blob(msgspec.Struct, frozen=True):
+    """A layer that was written.
+
+    Attributes:
+        digest: SHA-256 of its bytes, 64 hexadecimal digits.
+        size: of them.
+        diff_id: SHA-256 of the tar archive inside.
+        unpacked: the size of that archive, in bytes.
+    """
+
+    digest: str
+    size: int
+    diff_id: str
+    unpacked: int
+
+
+class Layer:
+    """A layer that is being written.
+
+    Args:
+        file: where to, open for writing.
+        compression: ``gzip``, or ``none`` for the plain archive.
+    """
+
+    def __init__(self, file: BinaryIO, compression: Compression) -> None:
+        self._file = file
+        self._blob = hashlib.sha256()
+        self._size = 0
+        self._tar = hashlib.sha256()
+        self._unpacked = 0
+        self._folders: set[str] = set()
+        self._gzip = gzip.Gzip(self._write) if compression == "gzip" else None
+        # headers and paddings, which are hashed and written together
+        self._pending = bytearray()
+
+    def add(self, item: Item) -> None:
+        """Add a file, folder or link; the folders above it that are not there yet come first."""
+        self._header(item)
+        if item.kind == "file" and item.content:
+            self._pending += item.content + bytes(tar.padding(len(item.content)))
+            if len(self._pending) > _JOINED_STREAM:
+                self._flush()
+
+    def splice(self, item: Item, entry: Entry, descriptor: int, label: str, digest: str) -> None:
+        """Add a file as it lies in a zip: its stream is copied, and inflated only to be checked.
+
+        Args:
+            item: the file, without its content.
+            entry: what is in the zip.
+            descriptor: the zip, open for reading.
+            label: its name, for messages.
+            digest: algorithm and hexadecimal digest of the content, such as ``sha256:…``, if
+                that is to be checked too; else empty.
+
+        Raises:
+            InputError: the content is not what the zip says of it; wheel and entry are named.
+            OSError: the zip cannot be read.
+        """
+        self._header(item, entry.size)
+        copy = _Copy(entry, descriptor, label, digest)
+        if entry.size == 0:
+            copy.all()
+        elif not entry.deflated:
+            self._flush()
+            self._stored(entry.size, copy)
+        elif entry.stored_size <= _JOINED_STREAM and entry.size <= _JOINED_CONTENT:
+            self._flush()
+            self._small(copy.stream(), copy)
+        else:
+            self._flush()
+            self._large(entry, copy)
+        self._pending += bytes(tar.padding(entry.size))
+
+    def close(self) -> Blob:
+        """End the layer and say what it became."""
+        self._pending += tar.END
+        self._flush()
+        if self._gzip is not None:
+            self._gzip.close()
+        return Blob(self._blob.hexdigest(), self._size, self._tar.hexdigest(), self._unpacked)
+
+    def _header(self, item: Item, size: int | None = None) -> None:
+        parts = item.path.split("/")
+        for count in range(1, len(parts)):
+            self._folder(tar.folder("/".join(parts[:count])))
+        if item.kind == "folder":
+            self._folder(item)
+        else:
+            self._pending += tar.header(item, size)
+
+    def _folder(self, item: Item) -> None:
+        if item.path not in self._folders:
+            self._folders.add(item.path)
+            self._pending += tar.header(item)
+
+    def _stored(self, size: int, copy: _Copy) -> None:
+        def chunks() -> Iterator[bytes]:
+            for chunk, _ in copy.pieces():
+                self._count(chunk)
+                yield chunk
+
+        if self._gzip is not None:
+            self._gzip.stored(size, chunks())
+        else:
+            for chunk in chunks():
+                self._write(chunk)
+
+    def _small(self, stream: bytes, copy: _Copy) -> None:
+        joined, content = copy.joinable(stream)
+        self._count(content)
+        if self._gzip is None:
+            self._write(content)
+        elif joined:
+            self._gzip.joined(joined, content)
+        else:
+            self._gzip.member([stream], copy.entry.crc, copy.entry.size)
+
+    def _large(self, entry: Entry, copy: _Copy) -> None:
+        def streams() -> Iterator[bytes]:
+            for chunk, content in copy.pieces():
+                self._count(content)
+                yield chunk
+
+        if self._gzip is not None:
+            self._gzip.member(streams(), entry.crc, entry.size)
+        else:
+            for _, content in copy.pieces():
+                self._count(content)
+                self._write(content)
+
+    def _flush(self) -> None:
+        if self._pending:
+            data = bytes(self._pending)
+            self._pending.clear()
+            self._count(data)
+            if self._gzip is not None:
+                self._gzip.data(data)
+            else:
+                self._write(data)
+
+    def _count(self, content: bytes) -> None:
+        self._tar.update(content)
+        self._unpacked += len(content)
+
+    def _write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._blob.update(data)
+        self._size += len(data)
+
+
+class _Copy:
+    """An entry of a zip that is read and checked against what the zip says of it.
+
+    Args:
+        entry: which.
+        descriptor: the zip.
+        label: its name, for messages.
+        digest: as `Layer.splice` takes it.
+    """
+
+    def __init__(self, entry: Entry, descriptor: int, label: str, digest: str) -> None:
+        self.entry = entry
+        self._descriptor = descriptor
+        self._label = label
+        algorithm, _, self._digest = digest.partition(":")
+        self._hash = hashlib.new(algorithm) if digest else None
+        self._crc = 0
+        self._size = 0
+        if entry.size > max(_BOMB_SIZE, _BOMB_RATIO * entry.stored_size):
+            raise self._refused(
+                "inflates to far more than an honest file does",
+                f"at most {_BOMB_RATIO} times {entry.stored_size} bytes",
+                f"{entry.size} bytes",
+            )
+
+    def all(self) -> None:
+        """Read it to the end for its checks alone."""
+        for _ in self.pieces():
+            pass
+
+    def stream(self) -> bytes:
+        """Return the whole stream."""
+        return self._read(0, self.entry.stored_size)
+
+    def joinable(self, stream: bytes) -> tuple[bytes, bytes]:
+        """Inflate a stream, and make of it blocks that others can follow.
+
+        Returns:
+            Blocks none of which is the last, up to a byte boundary; empty where the stream has
+            several, so that the mark of the last is out of reach. And the content.
+        """
+        if stream[0] & 1:
+            joined, content = _joinable(stream, self.entry.size)
+            if joined:
+                self._check(content)
+                self._end()
+                return joined, content
+        content = b"".join(content for _, content in self._inflated([stream]))
+        return b"", content
+
+    def pieces(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the stream in pieces, each with the content that came of it."""
+        entry = self.entry
+        chunks = (
+            self._read(at, min(_PIECE, entry.stored_size - at))
+            for at in range(0, entry.stored_size, _PIECE)
+        )
+        if entry.deflated:
+            yield from self._inflated(chunks)
+            return
+        for chunk in chunks:
+            self._check(chunk)
+            yield chunk, chunk
+        self._end()
+
+    def _inflated(self, chunks: Iterator[bytes] | list[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        inflater = isal_zlib.decompressobj(-15)
+        for chunk in chunks:
+            try:
+                content = inflater.decompress(chunk)
+            except _IsalError as error:
+                raise self._refused(f"cannot be inflated: {error}") from error
+            self._check(content)
+            yield chunk, content
+        if not inflater.eof or inflater.unused_data:
+            raise self._refused("its deflate stream has not the size that is said")
+        self._end()
+
+    def _check(self, content: bytes) -> None:
+        self._crc = isal_zlib.crc32(content, self._crc)
+        self._size += len(content)
+        if self._hash is not None:
+            self._hash.update(content)
+        if self._size > self.entry.size:
+            raise self._wrong()
+
+    def _end(self) -> None:
+        if (self._crc, self._size) != (self.entry.crc, self.entry.size):
+            raise self._wrong()
+        if self._hash is not None and self._hash.hexdigest() != self._digest:
+            raise self._refused(
+                "its content is not what RECORD says", self._digest, self._hash.hexdigest()
+            )
+
+    def _wrong(self) -> InputError:
+        more = " or more" if self._size > self.entry.size else f", CRC-32 {self._crc:08x}"
+        return self._refused(
+            "its content is not what the zip's directory says",
+            f"{self.entry.size} bytes, CRC-32 {self.entry.crc:08x}",
+            f"{self._size} bytes{more}",
+        )
+
+    def _read(self, offset: int, size: int) -> bytes:
+        data = os.pread(self._descriptor, size, self.entry.start + offset)
+        if len(data) != size:
+            raise self._refused("it ends too early", f"{size} bytes", f"{len(data)} bytes")
+        return data
+
+    def _refused(
+        self, what: str, expected: str | None = None, found: str | None = None
+    ) -> InputError:
+        where = f"{self._label}: {self.entry.name}"
+        return InputError(what, where=where, expected=expected, found=found, mend=MEND)
+
+
+def _joinable(stream: bytes, size: int) -> tuple[bytes, bytes]:
+    """Take the mark of the last block from a stream of one block, and end it at a byte boundary.
+
+    The block ends at some bit of the last byte; an empty stored block behind it (RFC 1951, 3.2.4)
+    needs three bits, the rest of that byte, and ``00 00 FF FF``. Where fewer than three bits are
+    left it begins in the byte that follows. Which it is cannot be seen, but a decoder can be
+    asked: ``00 00 FF FF 00`` is either that block and the begin of another, or the begin of a
+    stored block of 65,280 bytes; what is fed next then gives nothing or itself.
+
+    Returns:
+        The blocks, and their content; the blocks are empty where no decoder would take them.
+    """
+    opened = bytes((stream[0] & 0xFE,)) + stream[1:]
+    inflater = isal_zlib.decompressobj(-15)
+    try:
+        content = inflater.decompress(opened)
+        if len(content) != size:
+            return b"", b""
+        told = inflater.decompress(_PROBE)
+    except _IsalError:
+        return b"", b""
+    if inflater.eof:
+        return b"", b""
+    if not told:
+        return opened + b"\0\0\xff\xff", content
+    return (opened + b"\0\0\0\xff\xff", content) if told == _PROBE[5:] else (b"", b"")
