@@ -110,7 +110,7 @@ class Archive:
 
     def __init__(self, descriptor: int, label: str) -> None:
         self._descriptor = descriptor
-        self._label = label
+        self.label = label
         self._size = os.fstat(descriptor).st_size
 
     def entries(self) -> tuple[Entry, ...]:
@@ -179,7 +179,7 @@ class Archive:
         self, what: str, name: str | None = None, *, expected: object = None, found: object = None
     ) -> InputError:
         """Make the error for an archive, or one entry of it, that is not as it must be."""
-        where = self._label if name is None else f"{self._label}: {name}"
+        where = self.label if name is None else f"{self.label}: {name}"
         return InputError(what, where=where, expected=expected, found=found, mend=MEND)
 
     def _read(self, size: int, offset: int, name: str | None = None) -> bytes:

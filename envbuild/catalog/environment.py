@@ -18,6 +18,11 @@ T = TypeVar("T")
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # a file of the prefix's bin: not a path, and nothing that could be taken for an option
 _PROGRAM = re.compile(r"[A-Za-z0-9_][^/\s]*")
+_VARIABLE = re.compile(r"[^=\0]+")
+# Debian's policy, 5.6.7
+_DEBIAN = re.compile(r"[a-z0-9][a-z0-9+.-]+")
+# seven octal digits, in the header of a tar archive
+_MOST_USER = 8**7 - 1
 _PLATFORM = re.compile(r"x86_64-manylinux_2_(?P<minor>[0-9]+)")
 
 
@@ -159,6 +164,7 @@ def load(path: Path, base: Environment | None = None) -> Environment:
         )
     _check_requirements(environment, path)
     _check_checks(environment.checks, path)
+    _check_image(environment.image, path)
     for index, editable in enumerate(environment.editable):
         parts = Path(editable.path).parts
         if Path(editable.path).is_absolute() or ".." in parts:
@@ -223,6 +229,45 @@ def _check_checks(checks: Checks, path: Path) -> None:
                 where=path,
                 expected="a script of the prefix's bin, or python",
                 found=repr(command[0]),
+            )
+
+
+def _check_image(image: Image, path: Path) -> None:
+    """Hold settings to what a layer and a container's configuration can say."""
+    if not 0 <= image.user <= _MOST_USER:
+        raise InputError(
+            "image.user: not the number of a user",
+            where=path,
+            expected=f"0 to {_MOST_USER}, which is what a layer can hold",
+            found=image.user,
+        )
+    folders = {"workdir": image.workdir}
+    folders |= {f"volumes[{index}]": volume for index, volume in enumerate(image.volumes)}
+    for key, folder in folders.items():
+        parts = folder.split("/")
+        plain = folder.isprintable() and ":" not in folder
+        if parts[0] or len(parts) < 2 or {"", ".", ".."} & set(parts[1:]) or not plain:
+            raise InputError(
+                f"image.{key}: not an absolute path",
+                where=path,
+                expected="a path such as /results, without '.', '..', ':' or '/' at its end",
+                found=repr(folder),
+            )
+    for name in image.environment:
+        if _VARIABLE.fullmatch(name) is None:
+            raise InputError(
+                "image.environment: not the name of a variable",
+                where=path,
+                expected="characters other than '=' and NUL",
+                found=repr(name),
+            )
+    for index, package in enumerate(image.packages):
+        if _DEBIAN.fullmatch(package) is None:
+            raise InputError(
+                f"image.packages[{index}]: not the name of a Debian package",
+                where=path,
+                expected="lower-case letters, digits, '+', '-' and '.', two or more of them",
+                found=repr(package),
             )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec.structs
 
 from envbuild import findings as printer
 from envbuild import process
@@ -161,8 +162,7 @@ def _gather(supply: Supply, request: Request, given: Sequence[Path]) -> None:
 def _cache(folder: Path | None) -> Cache:
     from envbuild.image.cache import Cache
 
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    cache = Cache(folder or home / "envbuild")
+    cache = Cache(folder or _home() / "envbuild")
     if not cache.usable:
         raise PreflightError(
             "the cache of layers is a folder that others may write to",
@@ -171,6 +171,20 @@ def _cache(folder: Path | None) -> Cache:
             mend="name another one with --cache or ENVBUILD_CACHE, or use --no-cache",
         )
     return cache
+
+
+def _home() -> Path:
+    """Return the folder of the user's caches (the XDG base directory specification)."""
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    if Path(given).is_absolute():
+        return Path(given)
+    try:
+        return Path.home() / ".cache"
+    except RuntimeError as error:
+        raise PreflightError(
+            "there is no home folder to keep layers in",
+            mend="name a folder with --cache or ENVBUILD_CACHE, or use --no-cache",
+        ) from error
 
 
 def _report(
@@ -194,6 +208,8 @@ def _report(
     if check or (recorded is not None and recorded.inputs == now.inputs):
         found += expected.compare(now, recorded)
     if record:
+        # what is recorded from now on, though that the same inputs gave other bytes must be seen
+        found = [msgspec.structs.replace(one, severity="warning") for one in found]
         images.write(project, now)
     if json_output:
         common.print_json("image", _document(image, found, now.digest, seconds))

@@ -96,9 +96,13 @@ def _check(
     wheelhouse: Path,
     json_output: bool,
 ) -> None:
-    from envbuild.lock import drift
+    from envbuild.lock import drift, images
 
     locks, found = drift.check(project, names)
+    if images.file(project).exists():
+        from envbuild.image import expected
+
+        found += expected.drift(project, names)
     if resolve:
         from envbuild.prefix.supply import Supply
 

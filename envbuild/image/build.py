@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from envbuild.image.cache import Cache
 from envbuild.image.layer import Blob, Compression, Layer
 from envbuild.image.plan import Archive, Debs, Own, Task, Wheels
 from envbuild.image.request import Request, inputs
-from envbuild.image.wheels import Held, Planned
+from envbuild.image.wheels import File, Held, Planned
 from envbuild.lock.debian import Package
 from envbuild.lock.interpreters import Pin
 
@@ -61,6 +61,9 @@ class Image(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...]
 
 
+_Facts = tuple[int, int, int, int]
+
+
 class _Remembered(msgspec.Struct, frozen=True):
     """The layers of an image, as the cache remembers them."""
 
@@ -83,7 +86,8 @@ def build(
         request: what of.
         wheelhouse: where everything is that it is made of.
         out: the layout's folder: new, empty, or of another image of ours. None to learn what the
-            image would be; its layers are then in the cache.
+            image would be; its layers are then in the cache. An image that is there stays whole
+            until the new one is.
         cache: layers of other runs; None to build all of them.
         jobs: how many processes; the cores granted if not given.
         verify_record: whether each file's digest in RECORD is checked, too.
@@ -94,31 +98,33 @@ def build(
         StepError: a file is not the one that is locked.
         OSError: something cannot be read or written.
     """
-    blobs = None
-    if out is not None:
-        oci.check_place(out)
-        blobs = out / "blobs" / "sha256"
-        blobs.mkdir(parents=True, exist_ok=True)
     known = inputs(request)
-    if cache is not None:
-        cache.prepare()
-    remembered = None if cache is None or verify_record else _remembered(cache, known)
-    if remembered is None:
-        home = cache.folder if cache is not None else blobs
-        with tempfile.TemporaryDirectory(prefix=".work-", dir=home) as work:
-            remembered = _Building(
-                request, wheelhouse, cache, Path(work), blobs, jobs, verify_record
-            ).build()
+    with contextlib.ExitStack() as stack:
+        place = None if out is None else stack.enter_context(oci.place(out))
         if cache is not None:
-            cache.keep_image(known, remembered)
-    if blobs is not None:
-        _collect(request, remembered, cache, blobs)
-    layers = [_descriptor(one, request.compression) for one in remembered.layers]
-    history = documents.history(request, [one.what for one in remembered.layers if one.key])
-    config = oci.configuration(documents.settings(request), layers, history)
-    manifest = oci.manifest(config, layers, documents.told(request))
-    if out is not None:
-        oci.write(out, config, manifest, request.environment, [one.digest for one in layers])
+            cache.prepare()
+        remembered = None if cache is None or verify_record else _remembered(cache, known)
+        if remembered is None:
+            if cache is not None:
+                work = stack.enter_context(cache.work())
+            else:
+                work = place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            remembered = _Building(
+                request, wheelhouse, cache, work, jobs, verify_record=verify_record
+            ).build()
+            if cache is not None:
+                cache.keep_image(known, remembered)
+        layers = [_descriptor(one, request.compression) for one in remembered.layers]
+        history = documents.history(request, [one.what for one in remembered.layers if one.key])
+        config = oci.configuration(documents.settings(request), layers, history)
+        manifest = oci.manifest(config, layers, documents.told(request))
+        if out is not None and place is not None:
+            for one, layer in zip(remembered.layers, layers, strict=True):
+                _collect(request, one, layer, cache, place, oci.blobs(out) / layer.digest)
+            digests = [one.digest for one in layers]
+            oci.write(
+                out, place, config, manifest, environment=request.environment, digests=digests
+            )
     return Image(
         request.environment,
         known,
@@ -137,36 +143,37 @@ def _remembered(cache: Cache, known: str) -> _Remembered | None:
     return _Remembered(layers, found.findings)
 
 
-def _collect(request: Request, made: _Remembered, cache: Cache | None, blobs: Path) -> None:
-    """Bring an image's layers together in its layout."""
-    for one in made.layers:
-        if not one.key and isinstance(request.base, oci.Base):
-            oci.copy_blob(request.base.folder, one.blob.digest, blobs)
-        elif cache is not None:
-            _place(cache, one.blob, blobs)
+def _collect(
+    request: Request,
+    built: Built,
+    layer: oci.Descriptor,
+    cache: Cache | None,
+    work: Path,
+    target: Path,
+) -> None:
+    """Bring a layer into the image's layout."""
+    if not built.key:
+        assert isinstance(request.base, oci.Base)  # no other layer comes without a key
+        oci.copy_blob(request.base.folder, layer, work, target)
+    elif cache is not None:
+        _place(cache, layer.digest, work / layer.digest, target)
+    else:
+        (work / built.key).replace(target)
 
 
-def _place(cache: Cache, blob: Blob, blobs: Path) -> None:
+def _place(cache: Cache, digest: str, part: Path, target: Path) -> None:
     """Put a layer of the cache into a layout: as a link, or as a copy from another file system."""
-    source, target = cache.blob(blob.digest), blobs / blob.digest
+    source = cache.blob(digest)
     try:
         if target.samefile(source):
             return
     except FileNotFoundError:
         pass
-    part = blobs / f".{blob.digest}.{os.getpid()}"
     try:
-        try:
-            part.hardlink_to(source)
-            linked = True
-        except OSError:
-            shutil.copyfile(source, part)
-            linked = False
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    if linked:
-        cache.confirm(blob.digest)  # a link changes what the file system says of it
+        cache.link(digest, part)
+    except OSError:
+        shutil.copyfile(source, part)
+    part.replace(target)
 
 
 class _Building:
@@ -178,24 +185,28 @@ class _Building:
         wheelhouse: Path,
         cache: Cache | None,
         work: Path,
-        blobs: Path | None,
         jobs: int | None,
+        *,
         verify_record: bool,
     ) -> None:
         self._request = request
         self._wheelhouse = wheelhouse
         self._cache = cache
         self._work = work
-        self._blobs = blobs
         self._jobs = jobs
         self._verify_record = verify_record
         self._held: dict[str, Held] = {}
+        # of wheels that were just read: the file as it was then, and what it holds, packed
+        self._fresh: dict[str, tuple[_Facts, bytes]] = {}
+        self._files: dict[str, list[File]] = {}
 
     def build(self) -> _Remembered:
         """Write the layers that are not there yet."""
         artifacts = self._request.wheels
         self._read(artifacts)
-        planned, findings = wheels.plan(artifacts, self._held, self._request.target)
+        for file, held in self._held.items():
+            self._files[file] = wheels.files(held, self._request.target)
+        planned, findings = wheels.plan(artifacts, self._held, self._files)
         tasks = self._tasks(planned)
         keys = [plan.key(task, self._request.compression) for task in tasks]
         there = dict(self._there(tasks, keys))
@@ -223,17 +234,20 @@ class _Building:
             else:
                 self._held[artifact.file] = held
 
-        def read(artifact: Artifact) -> tuple[Artifact, Held]:
-            return artifact, wheels.read(self._wheelhouse / artifact.file)
+        def read(artifact: Artifact) -> tuple[Artifact, _Facts, bytes]:
+            path = self._wheelhouse / artifact.file
+            facts = _facts(path)
+            # packed, it takes a tenth of the time from one process to another
+            return artifact, facts, msgspec.msgpack.encode(wheels.read(path))
 
+        unknown.sort(key=lambda artifact: -artifact.size)
         with forked.over(
-            read, unknown, doing="reading wheels", jobs=self._jobs, batch=4
+            read, unknown, doing="reading wheels", jobs=self._jobs, batch=1
         ) as results:
             for some in results:
-                for artifact, held in some:
-                    self._held[artifact.file] = held
-                    if self._cache is not None:
-                        self._cache.keep_wheel(artifact.sha256, held)
+                for artifact, facts, packed in some:
+                    self._held[artifact.file] = msgspec.msgpack.decode(packed, type=Held)
+                    self._fresh[artifact.file] = facts, packed
 
     def _tasks(self, planned: Sequence[Planned]) -> list[Task]:
         request = self._request
@@ -269,23 +283,28 @@ class _Building:
 
     def _write(self, missing: Sequence[tuple[Task, str]]) -> dict[str, Blob]:
         order = sorted(missing, key=lambda one: -one[0].weight)
-        weights = {key: task.weight for task, key in missing}
+        tasks = {key: task for task, key in missing}
         written: dict[str, Blob] = {}
         with (
             forked.over(
                 self._layer, order, doing="writing layers", jobs=self._jobs, batch=1
             ) as results,
-            progress.bar("writing layers", sum(weights.values())) as advance,
+            progress.bar("writing layers", sum(task.weight for task in tasks.values())) as advance,
         ):
             for some in results:
                 for key, blob in some:
                     if self._cache is not None:
                         self._cache.keep(key, blob, self._work / key)
-                    elif self._blobs is not None:
-                        (self._work / key).replace(self._blobs / blob.digest)
+                        self._keep_wheels(self._cache, tasks[key])
                     written[key] = blob
-                    advance(weights[key])
+                    advance(tasks[key].weight)
         return written
+
+    def _keep_wheels(self, cache: Cache, task: Task) -> None:
+        """Remember what wheels hold whose bytes were found right when their layer was written."""
+        for wheel in task.wheels if isinstance(task, Wheels) else ():
+            if wheel.artifact.file in self._fresh:
+                cache.keep_wheel(wheel.artifact.sha256, self._fresh[wheel.artifact.file][1])
 
     def _layer(self, one: tuple[Task, str]) -> tuple[str, Blob]:
         """Write one layer, in a process of its own."""
@@ -307,14 +326,26 @@ class _Building:
                             writer,
                             wheel,
                             self._held[file_name],
+                            self._files[file_name],
                             self._wheelhouse / file_name,
                             target,
                             verify_record=self._verify_record,
                         )
+                        self._check_unchanged(file_name)
                 case Own(items=items):
                     for item in items:
                         writer.add(item)
             return key, writer.close()
+
+    def _check_unchanged(self, file: str) -> None:
+        """Refuse a wheel that is not the file any more of which is known what it holds."""
+        path = self._wheelhouse / file
+        if file in self._fresh and _facts(path) != self._fresh[file][0]:
+            raise StepError(
+                "the wheel changed while it was read",
+                where=path,
+                mend="see who writes to the wheelhouse, and run it again",
+            )
 
     def _deb(self, package: Package) -> Path:
         path = self._wheelhouse / package.file
@@ -328,6 +359,11 @@ class _Building:
                 mend="run it again with the network allowed, which replaces the file",
             )
         return path
+
+
+def _facts(path: Path) -> _Facts:
+    facts = path.stat()
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def _descriptor(built: Built, compression: Compression) -> oci.Descriptor:

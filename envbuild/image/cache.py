@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import stat
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +25,9 @@ T = TypeVar("T")
 
 # What was not used for so long is removed, in seconds.
 _UNUSED = 30 * 24 * 3600
+# What runs work in, and when one that has not changed for so long was left by a killed run.
+_WORK = ".work-"
+_LEFT = 24 * 3600
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -48,7 +56,7 @@ class Cache:
     def usable(self) -> bool:
         """Whether nobody else can write there: what lies there is believed."""
         try:
-            facts = self.folder.lstat()
+            facts = self.folder.stat()
         except FileNotFoundError:
             return True
         return (
@@ -59,9 +67,19 @@ class Cache:
 
     def prepare(self) -> None:
         """Make the folder, for its owner alone, and remove what was not used for a month."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self.folder.glob(f"{_WORK}*"):
+            if _older(left, _LEFT):
+                shutil.rmtree(left, ignore_errors=True)
         for name in ("blobs", "layers", "wheels", "images"):
-            (self.folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.folder / name).mkdir(mode=0o700, exist_ok=True)
             self._prune(self.folder / name)
+
+    @contextmanager
+    def work(self) -> Iterator[Path]:
+        """Yield a folder for layers that are being written."""
+        with tempfile.TemporaryDirectory(prefix=_WORK, dir=self.folder) as folder:
+            yield Path(folder)
 
     def layer(self, key: str) -> Blob | None:
         """Return the layer that was made of something, if it is there and as it was."""
@@ -90,6 +108,18 @@ class Cache:
         """Remember how a blob looks now: its bytes are known to be right."""
         self._write("blobs", f"{digest}.json", _kept(self.blob(digest).stat()))
 
+    def link(self, digest: str, target: Path) -> None:
+        """Give a blob another name, which changes what the file system says of it.
+
+        Raises:
+            OSError: the other name is on another file system, or there are no hard links.
+        """
+        path = self.blob(digest)
+        unchanged = self._read("blobs", f"{digest}.json", _Kept) == _kept(path.stat())
+        target.hardlink_to(path)
+        if unchanged:
+            self.confirm(digest)
+
     def blob(self, digest: str) -> Path:
         """Return where a blob is."""
         return self.folder / "blobs" / digest
@@ -98,9 +128,9 @@ class Cache:
         """Return what a wheel holds, if it was read before."""
         return self._read("wheels", _wheel(sha256), Held)
 
-    def keep_wheel(self, sha256: str, held: Held) -> None:
-        """Remember what a wheel holds."""
-        self._write("wheels", _wheel(sha256), held)
+    def keep_wheel(self, sha256: str, packed: bytes) -> None:
+        """Remember what a wheel holds: a `Held`, packed by msgpack."""
+        self._write_bytes("wheels", _wheel(sha256), packed)
 
     def image(self, inputs: str, kind: type[T]) -> T | None:
         """Return what was remembered of an image made of these inputs."""
@@ -120,19 +150,24 @@ class Cache:
         return value
 
     def _write(self, kind: str, name: str, value: msgspec.Struct) -> None:
-        durable.write(self.folder / kind / name, msgspec.msgpack.encode(value), sync=False)
+        self._write_bytes(kind, name, msgspec.msgpack.encode(value))
+
+    def _write_bytes(self, kind: str, name: str, data: bytes) -> None:
+        durable.write(self.folder / kind / name, data, sync=False)
 
     def _prune(self, folder: Path) -> None:
-        before = time.time() - _UNUSED
         for path in folder.iterdir():
             # a blob is as old as what is remembered of it
             told = path if folder.name != "blobs" else folder / f"{path.stem}.json"
-            try:
-                if told.stat().st_mtime < before:
-                    path.unlink()
-            except FileNotFoundError:
-                if path.stat().st_mtime < before:
-                    path.unlink()
+            if _older(told if told.exists() else path, _UNUSED):
+                path.unlink(missing_ok=True)
+
+
+def _older(path: Path, seconds: float) -> bool:
+    """Whether something was left alone for so long; another run may have removed it meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        return path.stat().st_mtime < time.time() - seconds
+    return False
 
 
 def _wheel(sha256: str) -> str:

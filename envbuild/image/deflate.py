@@ -25,8 +25,6 @@ LAST = b"\x03\x00"
 _WINDOW = 32768
 _LONGEST = 258
 _STORED = 65535
-# Below this many bytes there is little to find but runs: a tar header.
-_SMALL = 2048
 # Codes are fitted anew after so many literal runs and matches: about 100 kB of text.
 _TOKENS = 16384
 _END = 256  # the symbol that ends a block
@@ -37,6 +35,8 @@ _ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
 _PIECE = 8 * _WINDOW
 # A match of so many bytes is taken without looking for a longer one.
 _LAZY = 32
+# In so few bytes of a header nothing is looked for, unless it begins with what fills fields.
+_SHORT = 64
 # Matches are compared in parts, since most of them are short.
 _STEPS = (12, 52, 194)
 
@@ -57,12 +57,47 @@ def encode(data: bytes) -> bytes:
     """
     if not data:
         return b""
-    if len(data) <= _SMALL:
-        return _packed("".join(("010", *map(_fixed, _runs(data)), "0000000000"))) + b"\0\0\xff\xff"
+    return _encoded(data, chain.from_iterable(map(_matches, _pieces(data))))
+
+
+def encode_lines(data: bytes, mark: bytes) -> bytes:
+    """Compress lines as `encode` does, but quickly: only what each has of the one before is found.
+
+    Args:
+        data: lines that are sorted, so that most begin as the one before.
+        mark: what stands in each of them.
+    """
+    return _encoded(data, _lines(data, mark))
+
+
+def encode_parts(parts: Iterable[bytes]) -> bytes:
+    """Compress a little data as `encode` does, but quickly: runs alone are found.
+
+    Args:
+        parts: the data, cut where it repeats what was cut before: most of a tar header does.
+    """
+    return _packed("".join(("010", *map(_fixed, parts), "0000000000"))) + b"\0\0\xff\xff"
+
+
+def stored(size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield the headers of stored blocks for a content, each with how many bytes follow it.
+
+    The first one must be written at a byte boundary; each ends at one (3.2.4).
+
+    Args:
+        size: of the content, in bytes.
+    """
+    while size:
+        part = min(size, _STORED)
+        yield b"\0" + part.to_bytes(2, "little") + (part ^ 0xFFFF).to_bytes(2, "little"), part
+        size -= part
+
+
+def _encoded(data: bytes, tokens: Iterable[_Token]) -> bytes:
     out = bytearray()
     bits = ""  # what does not fill a byte yet
     at = 0
-    for block, size in _blocks(chain.from_iterable(map(_matches, _pieces(data)))):
+    for block, size in _blocks(tokens):
         symbols = _Symbols.of(block)
         codes = min(_FIXED, symbols.codes(), key=symbols.cost)
         if symbols.cost(codes) < 8 * (size + 5):
@@ -80,20 +115,6 @@ def encode(data: bytes) -> bytes:
         at += size
     out += _packed(bits + "000") + b"\0\0\xff\xff"
     return bytes(out)
-
-
-def stored(size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield the headers of stored blocks for a content, each with how many bytes follow it.
-
-    The first one must be written at a byte boundary; each ends at one (3.2.4).
-
-    Args:
-        size: of the content, in bytes.
-    """
-    while size:
-        part = min(size, _STORED)
-        yield b"\0" + part.to_bytes(2, "little") + (part ^ 0xFFFF).to_bytes(2, "little"), part
-        size -= part
 
 
 def _packed(bits: str) -> bytes:
@@ -137,7 +158,7 @@ def _matches(data: bytes) -> Iterator[_Token]:
         if at - before > _WINDOW:
             # the longer nothing is found, the less it is looked for
             missed += 1
-            at += 1 + (missed >> 6)
+            at += 1 + (missed >> 4)
             continue
         missed = 0
         length = _common(data, before, at)
@@ -158,6 +179,28 @@ def _matches(data: bytes) -> Iterator[_Token]:
         literal = at
     if literal < size:
         yield data[literal:size]
+
+
+def _lines(data: bytes, mark: bytes) -> Iterator[_Token]:
+    """Find how far each line is as the one before, and its mark."""
+    previous = b""
+    behind = 0  # where in the line before its mark is, from its end
+    for line in data.splitlines(keepends=True):
+        most = min(len(line), len(previous), _LONGEST)
+        different = int.from_bytes(line[:most]) ^ int.from_bytes(previous[:most])
+        at = most - (different.bit_length() + 7) // 8
+        if at >= 4 and len(previous) <= _WINDOW:
+            yield at, len(previous)
+        else:
+            at = 0
+        found = line.find(mark, at)
+        if behind and found > at and found + behind <= _WINDOW:
+            yield line[at:found]
+            yield len(mark), found + behind
+            at = found + len(mark)
+        if at < len(line):
+            yield line[at:]
+        previous, behind = line, len(line) - found if found >= 0 else 0
 
 
 def _common(data: bytes, before: int, at: int) -> int:
@@ -284,12 +327,18 @@ def _coded(block: Iterable[_Token], codes: _Codes) -> Iterator[str]:
 
 
 @lru_cache(maxsize=1 << 12)
-def _fixed(token: _Token) -> str:
-    """Return a token's bits in the fixed codes; most parts of tar headers occur again and again."""
-    if isinstance(token, bytes):
-        return "".join(map(_FIXED.literals.__getitem__, token))
-    (length, more), (distance, further) = _length(token[0]), _distance(token[1])
-    return _FIXED.literals[length] + more + _FIXED.distances[distance] + further
+def _fixed(part: bytes) -> str:
+    """Return the bits of some bytes in the fixed codes, with nothing but runs taken together."""
+    if len(part) <= _SHORT and part[:1] != b"\0":
+        return "".join(map(_FIXED.literals.__getitem__, part))
+    bits: list[str] = []
+    for token in _runs(part):
+        if isinstance(token, bytes):
+            bits += map(_FIXED.literals.__getitem__, token)
+        else:
+            (length, more), (distance, further) = _length(token[0]), _distance(token[1])
+            bits.append(_FIXED.literals[length] + more + _FIXED.distances[distance] + further)
+    return "".join(bits)
 
 
 def _number(value: int, size: int) -> str:
@@ -304,8 +353,9 @@ def _lengths(counts: Counter[int], size: int, most: int) -> list[int]:
     """
     single = sorted((count, (symbol,)) for symbol, count in counts.items())
     if len(single) == 1:
-        # a decoder needs two codes, or one of one bit
-        single.append((0, (0 if single[0][1] != (0,) else 1,)))
+        # a decoder needs two codes, or one of one bit; counted, since what weighs nothing could be
+        # packed with the other one for nothing
+        single.append((1, (0 if single[0][1] != (0,) else 1,)))
     merged: list[tuple[int, tuple[int, ...]]] = []
     for _ in range(most):
         pairs = zip(merged[::2], merged[1::2], strict=False)

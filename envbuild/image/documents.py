@@ -81,5 +81,12 @@ def history(request: Request, contents: Sequence[str]) -> list[dict[str, Any]]:
         {"created": request.lock.exclude_newer, "created_by": f"envbuild image: {what}"}
         for what in contents
     ]
-    before = request.base.history if isinstance(request.base, oci.Base) else ()
-    return [*before, *ours]
+    return [*_before(request.base), *ours] if isinstance(request.base, oci.Base) else ours
+
+
+def _before(base: oci.Base) -> Sequence[dict[str, Any]]:
+    """Return a base image's history, or one in its place if it does not tell of every layer."""
+    told = [one for one in base.history if not one.get("empty_layer")]
+    if len(told) == len(base.layers):
+        return base.history
+    return [{"created_by": "base image"} for _ in base.layers]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from envbuild import typed
 from envbuild.catalog.project import Project
 from envbuild.errors import EnvbuildError, InputError
 from envbuild.findings import Finding
@@ -13,11 +14,11 @@ from envbuild.image import oci
 from envbuild.image import request as requests
 from envbuild.image.build import Image
 from envbuild.image.request import Request
+from envbuild.lock import drift as locks
 from envbuild.lock import images
 from envbuild.lock.images import Expected
 
 DIGEST = "G002"
-INPUTS = "D012"
 
 
 def of(request: Request, image: Image) -> Expected:
@@ -98,16 +99,25 @@ def drift(project: Project, names: Sequence[str]) -> list[Finding]:
         project: the project.
         names: the environments to check.
     """
+    path = images.file(project)
+    restoring = "restore it from version control, or remove it and record the images anew"
     try:
-        recorded = images.read(images.file(project))
+        recorded = images.read(path)
+        written = typed.read(path, "expected images") if recorded else b""
     except InputError as error:
-        return [_finding(images.FILE, error.what, error.expected, error.found, error.mend)]
+        mend = error.mend or restoring
+        return [_finding(locks.UNREADABLE, error.what, error.expected, error.found, mend)]
+    if recorded and images.serialize(recorded) != written.replace(b"\r\n", b"\n"):
+        what = "not in canonical form: edited by hand"
+        return [_finding(locks.UNREADABLE, what, mend=restoring)]
+    declared = project.environment_names
     findings = []
     for one in recorded:
-        if one.environment not in project.environment_names:
-            findings.append(
-                _finding(images.FILE, f"an image of {one.environment}, which is not declared")
-            )
+        if one.environment not in declared:
+            if set(names) != set(declared):
+                continue  # what others have left is not asked for
+            what = f"an image of {one.environment}, which is not declared"
+            findings.append(_finding(locks.IMAGE, what, mend="take it out of the file"))
         elif one.environment in names:
             found = _drift_of(project, one)
             if found is not None:
@@ -116,6 +126,7 @@ def drift(project: Project, names: Sequence[str]) -> list[Finding]:
 
 
 def _drift_of(project: Project, recorded: Expected) -> Finding | None:
+    mend = f"run `envbuild image --record {recorded.environment}` with these options"
     try:
         base = recorded.base
         now = requests.read(
@@ -131,22 +142,20 @@ def _drift_of(project: Project, recorded: Expected) -> Finding | None:
         )
         changed = requests.inputs(now) != recorded.inputs
     except EnvbuildError as error:
-        # said of the lock or the pins themselves
-        return _finding(images.FILE, f"{recorded.environment}: {error.what}", mend=error.mend)
+        what = f"the recorded image of {recorded.environment} ({_spelled(recorded)}) cannot be "
+        what += f"built any more: {error.what}"
+        return _finding(locks.IMAGE, what, error.expected, error.found, error.mend or mend)
     if not changed:
         return None
-    return _finding(
-        f"{images.FILE}: {recorded.environment}",
-        f"the recorded image ({_spelled(recorded)}) is of another lock, pin or setting",
-        mend=f"run `envbuild image --record {recorded.environment}` with these options",
-    )
+    what = f"the recorded image of {recorded.environment} ({_spelled(recorded)}) is of another "
+    return _finding(locks.IMAGE, what + "lock, pin or setting", mend=mend)
 
 
 def _finding(
-    where: str,
+    code: str,
     message: str,
     expected: str | None = None,
     found: str | None = None,
     mend: str | None = None,
 ) -> Finding:
-    return Finding(INPUTS, "error", where, message, expected, found, mend)
+    return Finding(code, "error", images.FILE, message, expected, found, mend)

@@ -8,7 +8,7 @@ blocks has that mark somewhere inside; it gets a member of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from isal.isal_zlib import crc32
 
@@ -16,8 +16,6 @@ from envbuild.image import deflate
 
 # no flags, no time, no name; of no known system, which RFC 1952 numbers 255
 _HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-# plain bytes are compressed together up to so many
-_PENDING = 1 << 20
 
 
 class Gzip:
@@ -29,16 +27,22 @@ class Gzip:
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
         self._write = write
-        self._pending = bytearray()
         self._open = False
         self._crc = 0
         self._size = 0
 
     def data(self, data: bytes) -> None:
-        """Add plain bytes."""
-        self._pending += data
-        if len(self._pending) >= _PENDING:
-            self._flush()
+        """Add plain bytes, compressed by our own encoder."""
+        self.joined(deflate.encode(data), data)
+
+    def parts(self, parts: Sequence[bytes], data: bytes) -> None:
+        """Add a few plain bytes, compressed quickly.
+
+        Args:
+            parts: them, as `deflate.encode_parts` takes them.
+            data: them, joined.
+        """
+        self.joined(deflate.encode_parts(parts), data)
 
     def stored(self, size: int, chunks: Iterable[bytes]) -> None:
         """Add a content as it is.
@@ -47,7 +51,6 @@ class Gzip:
             size: of all of it, in bytes.
             chunks: its bytes, in pieces of any size.
         """
-        self._flush()
         self._begin()
         waiting = bytearray()
         remaining = iter(chunks)
@@ -66,7 +69,6 @@ class Gzip:
             stream: the blocks.
             content: what they stand for.
         """
-        self._flush()
         self._begin()
         self._write(stream)
         self._count(content)
@@ -79,7 +81,6 @@ class Gzip:
             crc: CRC-32 of what it stands for.
             size: of that, in bytes.
         """
-        self._flush()
         self._end()
         self._write(_HEADER)
         for chunk in chunks:
@@ -88,14 +89,7 @@ class Gzip:
 
     def close(self) -> None:
         """End the file."""
-        self._flush()
         self._end()
-
-    def _flush(self) -> None:
-        if self._pending:
-            data = bytes(self._pending)
-            self._pending.clear()
-            self.joined(deflate.encode(data), data)
 
     def _begin(self) -> None:
         if not self._open:

@@ -21,7 +21,7 @@ from envbuild.image.layer import Compression
 from envbuild.image.plan import Debs
 from envbuild.image.wheels import Target
 from envbuild.lock import debian as pins
-from envbuild.lock import interpreters, lockfile
+from envbuild.lock import images, interpreters, lockfile
 from envbuild.lock.debian import Package
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock
@@ -58,9 +58,11 @@ class Request(msgspec.Struct, frozen=True):
     built: tuple[Artifact, ...] = ()
 
     @property
-    def kind(self) -> tuple[str, str, str, str]:
+    def kind(self) -> tuple[str, images.Interpreter, str, Compression]:
         """What tells the image from others of the project, as `lock.images` has it."""
-        interpreter = "managed" if isinstance(self.interpreter, Pin) else self.interpreter
+        interpreter: images.Interpreter = (
+            "managed" if isinstance(self.interpreter, Pin) else self.interpreter
+        )
         base = f"sha256:{self.base.digest}" if isinstance(self.base, oci.Base) else self.base
         return self.environment, interpreter, base, self.compression
 
@@ -94,6 +96,13 @@ class Request(msgspec.Struct, frozen=True):
             InputError: one must be built from source, and was not given.
         """
         given = {artifact.project: artifact for artifact in self.built}
+        for artifact in self.built:
+            if given[artifact.project] is not artifact:
+                raise InputError(
+                    f"--wheel: two wheels of {artifact.project}",
+                    found=f"{artifact.file} and {given[artifact.project].file}",
+                    mend="leave one of them out",
+                )
         # on every machine the same
         environment = {
             **installed.marker_environment(self.version),
@@ -235,13 +244,16 @@ def check(request: Request) -> None:
 
 def inputs(request: Request) -> str:
     """Return the SHA-256 of everything that decides an image; nothing is read."""
+    image = request.declared.image
     content = (
         VERSION,
         layer.VERSION,
         request.environment,
         request.declared.summary,
-        request.declared.image,
+        # what order does not matter in; the packages are those of `debs`
+        msgspec.structs.replace(image, volumes=tuple(sorted(set(image.volumes))), packages=()),
         request.target,
+        request.version,
         lockfile.serialize(request.lock),
         request.base.digest if isinstance(request.base, oci.Base) else request.base,
         request.interpreter,
@@ -249,7 +261,8 @@ def inputs(request: Request) -> str:
         request.compression,
         request.wheels,
     )
-    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()
+    encoded = msgspec.json.encode(content, order="deterministic")
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def _of_version(artifact: Artifact, version: str) -> Artifact:

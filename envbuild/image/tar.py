@@ -6,6 +6,7 @@ nothing of the machine that writes a layer gets into it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -59,7 +60,12 @@ def padding(size: int) -> int:
 
 
 def header(item: Item, size: int | None = None) -> bytes:
-    """Return the header blocks of an entry.
+    """Return the header blocks of an entry, as `parts` has them."""
+    return b"".join(parts(item, size))
+
+
+def parts(item: Item, size: int | None = None) -> tuple[bytes, ...]:
+    """Return the header blocks of an entry, cut where headers are alike.
 
     Args:
         item: the entry.
@@ -83,10 +89,10 @@ def header(item: Item, size: int | None = None) -> bytes:
     if size > _MOST:
         records += _record(b"size", b"%d" % size)
         size = 0
-    extended = b""
+    extended: tuple[bytes, ...] = ()
     if records:
         extended = _block(b"pax/header", b"x", 0o644, len(records))
-        extended += records + bytes(padding(len(records)))
+        extended += (records, bytes(padding(len(records))))
     return extended + _block(name, _KINDS[item.kind], item.mode, size, linked, prefix, item.owner)
 
 
@@ -118,19 +124,27 @@ def _block(
     linked: bytes = b"",
     prefix: bytes = b"",
     owner: int = 0,
-) -> bytes:
-    fields = (
-        name.ljust(100, b"\0")
-        + b"%07o\0" % mode
-        + b"%07o\0" % owner * 2
-        + b"%011o\0" % size
-        + b"%011o\0" % TIME
-        + b"        "  # where the checksum goes counts as spaces
-        + kind
-        + linked.ljust(100, b"\0")
-        + b"ustar\x0000"
-        + bytes(32 + 32)  # names of owner and group, which only the reading machine could know
-        + b"0000000\0" * 2
-        + prefix.ljust(155, b"\0")
-    )
-    return fields[:148] + b"%06o\0 " % sum(fields) + fields[156:] + bytes(12)
+) -> tuple[bytes, ...]:
+    # a folder is named again and again
+    at = name.rfind(b"/", 0, -1) + 1
+    before = (name[:at], name[at:], _zeros(100 - len(name)), _modes(mode, owner))
+    sized = b"%011o\0" % size
+    last = kind + linked.ljust(100, b"\0") + _MAGIC + prefix.ljust(155, b"\0") + bytes(12)
+    # where the checksum goes counts as spaces
+    total = sum(name) + _sum(before[3]) + sum(sized) + _TIME_SUM + 8 * 32 + _sum(last)
+    return (*before, sized, _TIME, b"%06o\0 " % total, last)
+
+
+# nobody has a name, which only the machine that reads could know
+_MAGIC = b"ustar\x0000" + bytes(32 + 32) + b"0000000\0" * 2
+_TIME = b"%011o\0" % TIME
+_TIME_SUM = sum(_TIME)
+_zeros = lru_cache(bytes)
+
+
+@lru_cache
+def _modes(mode: int, owner: int) -> bytes:
+    return b"%07o\0" % mode + b"%07o\0" % owner * 2
+
+
+_sum = lru_cache(maxsize=1 << 10)(sum)

@@ -8,14 +8,15 @@ import hashlib
 import io
 import os
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from envbuild.artifacts import Artifact, wheel
 from envbuild.artifacts.archive import Archive, Entry
-from envbuild.artifacts.wheel import WheelContents
+from envbuild.artifacts.wheel import Recorded, WheelContents
 from envbuild.errors import InputError, StepError
 from envbuild.findings import Finding
 from envbuild.image.layer import Layer
@@ -71,6 +72,22 @@ class Held(msgspec.Struct, frozen=True):
     points: dict[str, EntryPoint]
 
 
+class File(NamedTuple):
+    """A file of a wheel that is installed.
+
+    Attributes:
+        entry: what it is in the wheel.
+        place: where it goes in a prefix.
+        said: its line in RECORD.
+        script: whether it is a script of the wheel's own.
+    """
+
+    entry: Entry
+    place: str
+    said: Recorded
+    script: bool
+
+
 class Planned(msgspec.Struct, frozen=True):
     """A wheel as it goes into a layer.
 
@@ -97,15 +114,35 @@ def read(path: Path) -> Held:
     return Held(contents, installed.entry_points(path.name, text))
 
 
+def files(held: Held, target: Target) -> list[File]:
+    """Return the files of a wheel that are installed, but those that installers write anew.
+
+    Args:
+        held: what the wheel holds.
+        target: where it is installed.
+    """
+    contents = held.contents
+    recorded = {one.path: one for one in contents.record}
+    found = []
+    for entry in contents.entries:
+        folder, _, name = entry.name.rpartition("/")
+        written = folder == contents.dist_info and name in installed.ADDED
+        if not entry.is_folder and not written:
+            place = contents.place(entry.name, target.minor)
+            script = place.startswith("bin/") and contents.landing(entry.name)[0] == "scripts"
+            found.append(File(entry, place, recorded[entry.name], script))
+    return found
+
+
 def plan(
-    wheels: Sequence[Artifact], held: Mapping[str, Held], target: Target
+    wheels: Sequence[Artifact], held: Mapping[str, Held], brought: Mapping[str, Sequence[File]]
 ) -> tuple[list[Planned], list[Finding]]:
     """Settle which wheel a file is from where several bring it: the last one, as in an install.
 
     Args:
         wheels: in the order of the lock.
         held: what each holds, by file name.
-        target: where they are installed.
+        brought: its files, likewise.
 
     Returns:
         What of each wheel goes into the image, and a warning for every two that bring different
@@ -119,7 +156,9 @@ def plan(
     differing: dict[tuple[str, str], list[str]] = {}
     digests: dict[str, str] = {}
     for number, artifact in enumerate(wheels):
-        for place, digest in _places(held[artifact.file], target):
+        places = [(place, "") for place in held[artifact.file].points]
+        places += [(one.place, one.said.digest) for one in brought[artifact.file]]
+        for place, digest in places:
             other = owners.get(place)
             if other is not None and other != number:
                 hidden[other].append(place)
@@ -134,25 +173,6 @@ def plan(
         for artifact, places in zip(wheels, hidden, strict=True)
     ]
     return planned, [_collision(both, places) for both, places in sorted(differing.items())]
-
-
-def _places(held: Held, target: Target) -> Iterator[tuple[str, str]]:
-    """Yield every place that a wheel fills, with the digest of what it puts there if known."""
-    contents = held.contents
-    recorded = {one.path: one.digest for one in contents.record}
-    for place in held.points:
-        yield place, ""
-    for entry in _installed(contents):
-        yield contents.place(entry.name, target.minor), recorded[entry.name]
-
-
-def _installed(contents: WheelContents) -> Iterator[Entry]:
-    """Yield the files of a wheel that are installed, but those that installers write anew."""
-    for entry in contents.entries:
-        folder, _, name = entry.name.rpartition("/")
-        written = folder == contents.dist_info and name in installed.ADDED
-        if not entry.is_folder and not written:
-            yield entry
 
 
 def _check_folders(owners: Mapping[str, int], wheels: Sequence[Artifact]) -> None:
@@ -188,6 +208,7 @@ def write(
     layer: Layer,
     planned: Planned,
     held: Held,
+    brought: Sequence[File],
     path: Path,
     target: Target,
     *,
@@ -199,6 +220,7 @@ def write(
         layer: the layer.
         planned: the wheel, and what of it is not wanted.
         held: what is in it.
+        brought: its files.
         path: where it lies.
         target: where it is installed.
         verify_record: whether each file's digest in RECORD is checked, too.
@@ -214,7 +236,7 @@ def write(
         _check_artifact(descriptor, planned.artifact, path)
         rows = _Rows(layer, target, frozenset(planned.hidden))
         archive = Archive(descriptor, planned.artifact.file)
-        _write_entries(archive, held.contents, descriptor, rows, verify_record=verify_record)
+        _write_files(archive, brought, descriptor, rows, verify_record=verify_record)
         for place, point in sorted(held.points.items()):
             # a wheel's own script takes the place of one for an entry point of that name
             if not rows.there(place):
@@ -233,26 +255,17 @@ def write(
         os.close(descriptor)
 
 
-def _write_entries(
-    archive: Archive, contents: WheelContents, descriptor: int, rows: _Rows, *, verify_record: bool
+def _write_files(
+    archive: Archive, brought: Sequence[File], descriptor: int, rows: _Rows, *, verify_record: bool
 ) -> None:
-    recorded = {one.path: one for one in contents.record}
-    for entry in _installed(contents):
-        place = contents.place(entry.name, rows.target.minor)
-        script = contents.landing(entry.name)[0] == "scripts"
+    for entry, place, said, script in brought:
         if script and archive.begins(entry, scripts.PLACEHOLDER):
             rows.add(place, _rewritten(rows.target, archive.content(entry)), mode=0o755)
-            continue
-        said = recorded[entry.name]
-        if rows.list(place, said.algorithm, said.digest, entry.size):
+        elif rows.list(place, said.algorithm, said.digest, entry.size):
             mode = 0o755 if script or entry.mode & 0o111 else 0o644
-            rows.layer.splice(
-                Item(rows.target.path(place), mode=mode),
-                entry,
-                descriptor,
-                contents.file,
-                f"{said.algorithm}:{said.digest}" if verify_record else "",
-            )
+            digest = f"{said.algorithm}:{said.digest}" if verify_record else ""
+            item = Item(rows.target.path(place), mode=mode)
+            rows.layer.splice(item, entry, descriptor, archive.label, digest)
 
 
 def _state(descriptor: int) -> tuple[int, int, int]:
@@ -295,7 +308,7 @@ class _Rows:
 
     def list(self, place: str, algorithm: str, digest: str, size: int) -> bool:
         """Add a file's line, and say whether the file is wanted."""
-        encoded = base64.urlsafe_b64encode(bytes.fromhex(digest)).decode().rstrip("=")
+        encoded = base64.urlsafe_b64encode(bytes.fromhex(digest)).rstrip(b"=").decode()
         self._rows[self._relative(place)] = (f"{algorithm}={encoded}", str(size))
         return place not in self._hidden
 
@@ -309,7 +322,8 @@ class _Rows:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows((path, *rows[path]) for path in sorted(rows))
-        self.layer.add(Item(self.target.path(place), content=text.getvalue().encode()))
+        record = Item(self.target.path(place), content=text.getvalue().encode())
+        self.layer.add(record, mark=b",sha256=")
 
     def _relative(self, place: str) -> str:
         inside = place.removeprefix(self.target.packages + "/")

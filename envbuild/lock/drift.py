@@ -12,7 +12,7 @@ from envbuild.catalog.environment import Environment
 from envbuild.catalog.project import Project
 from envbuild.errors import InputError, StepError
 from envbuild.findings import Finding
-from envbuild.lock import debian, interpreters, lockfile
+from envbuild.lock import debian, images, interpreters, lockfile
 from envbuild.lock.lockfile import Lock, difference
 from envbuild.lock.specification import Specification, specify
 
@@ -33,6 +33,7 @@ RESOLUTION = "D008"
 INDEX = "D009"
 DEBIAN = "D010"
 DEBIAN_GONE = "D011"
+IMAGE = "D012"
 
 
 class Source(Protocol):
@@ -286,12 +287,16 @@ def summary(findings: Iterable[Finding], names: Sequence[str]) -> str:
     others = []
     if debian.FILE in places:
         others.append("the pins of Debian packages")
+    if images.FILE in places:
+        others.append("the recorded images")
     if orphans:
         word = "lock" if len(orphans) == 1 else "locks"
         others.append(f"{len(orphans)} {word} without an environment")
     if not others:
         return counted
-    return f"{counted}, and {' and '.join(others)}" if drifted else f"drift: {' and '.join(others)}"
+    *most, last = others
+    listed = f"{', '.join(most)} and {last}" if most else last
+    return f"{counted}, and {listed}" if drifted else f"drift: {listed}"
 
 
 def _declared(name: str) -> str:

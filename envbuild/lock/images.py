@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 from envbuild import durable, typed
 from envbuild.artifacts import Artifact
@@ -15,6 +17,9 @@ from envbuild.typed import Table
 
 SCHEMA = 1
 FILE = "locks/images.toml"
+
+Interpreter = Literal["managed", "debian", "none"]
+
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
@@ -47,9 +52,9 @@ class Expected(Table, frozen=True):
     """
 
     environment: str
-    interpreter: str
+    interpreter: Interpreter
     base: str
-    compression: str
+    compression: Literal["gzip", "none"]
     inputs: str
     digest: str
     layers: tuple[tuple[str, str], ...]
@@ -89,20 +94,42 @@ def read(path: Path) -> list[Expected]:
             mend="use the envbuild that wrote it, or remove the file and record the images anew",
         )
     for index, image in enumerate(document.images):
-        diff_ids = [diff_id for diff_id, _ in image.layers]
-        wrong = [one for one in (image.digest, *diff_ids) if _DIGEST.fullmatch(one) is None]
-        if wrong or not is_sha256(image.inputs):
-            raise InputError(
-                f"images[{index}]: not a digest",
-                where=path,
-                expected="sha256: and 64 lower-case hexadecimal digits",
-                found=repr((wrong or [image.inputs])[0]),
-                mend=f"restore the file, or run `envbuild image --record {image.environment}`",
-            )
+        _check(image, f"{path}: images[{index}]")
     kinds = [image.kind for image in document.images]
     if kinds != sorted(set(kinds)):
-        raise InputError("images: not sorted, each once", where=path)
+        raise InputError(
+            "images: not sorted, each once", where=path, mend="restore it from version control"
+        )
     return list(document.images)
+
+
+def _check(image: Expected, where: str) -> None:
+    digest = "sha256: and 64 lower-case hexadecimal digits"
+    hexadecimal = "64 lower-case hexadecimal digits"
+    right = image.base in ("debian", "scratch") or _DIGEST.fullmatch(image.base) is not None
+    checks = [
+        ("base", image.base, f"debian, scratch, or {digest}", right),
+        ("inputs", image.inputs, hexadecimal, is_sha256(image.inputs)),
+        ("digest", image.digest, digest, _DIGEST.fullmatch(image.digest) is not None),
+    ]
+    checks += [
+        (f"layers[{index}]", diff_id, digest, _DIGEST.fullmatch(diff_id) is not None)
+        for index, (diff_id, _) in enumerate(image.layers)
+    ]
+    checks += [
+        (f"built[{index}].sha256", one.sha256, hexadecimal, is_sha256(one.sha256))
+        for index, one in enumerate(image.built)
+    ]
+    for key, found, expected, right in checks:
+        if not right:
+            raise InputError(
+                f"{key}: wrong value",
+                where=where,
+                expected=expected,
+                found=repr(found),
+                mend=f"restore the file, or remove it and record the images anew: "
+                f"`envbuild image --record {image.environment}`",
+            )
 
 
 def serialize(images: Iterable[Expected]) -> bytes:
@@ -114,11 +141,11 @@ def serialize(images: Iterable[Expected]) -> bytes:
     for image in images:
         lines += ["", "[[images]]"]
         lines += [
-            f'{key} = "{getattr(image, key)}"'
+            f"{key} = {_string(getattr(image, key))}"
             for key in ("environment", "interpreter", "base", "compression", "inputs", "digest")
         ]
         lines += ["layers = ["]
-        lines += [f'    ["{diff_id}", "{what}"],' for diff_id, what in image.layers]
+        lines += [f"    [{_string(diff_id)}, {_string(what)}]," for diff_id, what in image.layers]
         lines += ["]"]
         if image.built:
             lines += [
@@ -126,12 +153,17 @@ def serialize(images: Iterable[Expected]) -> bytes:
                 "built = [",
             ]
             lines += [
-                f'    {{ project = "{one.project}", file = "{one.file}", size = {one.size}, '
-                f'sha256 = "{one.sha256}" }},'
+                f"    {{ project = {_string(one.project)}, file = {_string(one.file)}, "
+                f"size = {one.size}, sha256 = {_string(one.sha256)} }},"
                 for one in image.built
             ]
             lines += ["]"]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _string(text: str) -> str:
+    # JSON's escapes are all escapes of TOML's basic strings, DEL aside, which JSON leaves alone
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def built(artifact: Artifact) -> Built:

@@ -262,8 +262,8 @@ def test_the_command_pins_and_says_what_changed(
     assert [line.split() for line in lines[2:-1]] == [
         [name, "-", "1.0"] for name in sorted((*BASE, *PYTHON, "libgl1"))
     ]
-    assert lines[-1].startswith("locks/image-base.toml: 10 packages, ")
-    assert lines[-1].endswith(" kB: 10 changed")
+    assert lines[-1].startswith(f"locks/image-base.toml: {len((*BASE, *PYTHON)) + 1} packages, ")
+    assert lines[-1].endswith(f" kB: {len((*BASE, *PYTHON)) + 1} changed")
     assert done.err.splitlines()[0] == (
         "warning: the mirror's signature was not verified: ENVBUILD_DEBIAN_KEYRING is empty"
     )

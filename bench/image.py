@@ -1,0 +1,278 @@
+"""Images, against the bound of the work and against umoci, buildah and docker build.
+
+    python bench/image.py WORK [ROUNDS]
+
+WORK is a folder with about 12 GB free; what is downloaded stays there. The environment is torch for
+CPUs, as pip finds it, and what is often beside it. All programs put the same installed files into
+an image; ours from wheels, the others from a virtual environment that is there already, which
+costs them nothing here. Nobody's image has a base.
+
+The bound is what cannot be left out: hashing the wheels, inflating what is in them by the quickest
+library at hand, hashing what comes out, hashing what was written; in as many processes.
+
+umoci needs its program, buildah its own, docker a daemon (DOCKER_HOST); what is not there is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import common
+import msgspec
+from isal import isal_zlib
+
+from envbuild import forked, uvtool
+from envbuild.artifacts import Artifact, wheel
+from envbuild.catalog.project import Project
+from envbuild.digest import sha256_file
+from envbuild.lock import lockfile
+from envbuild.lock.lockfile import Lock, LockedPackage
+from envbuild.prefix import interpreter
+from envbuild.prefix.install import derived_lock
+from envbuild.prefix.supply import Supply
+
+NAME = "torch-cpu"
+ENVIRONMENT = """\
+summary = "torch for CPUs and what is often beside it"
+requires-python = ">=3.11.2,<3.12"
+python = "3.11.17"
+platform = "x86_64-manylinux_2_28"
+requirements = [
+    # what torch requires; torch itself is added below
+    "filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "setuptools<82",
+    "pandas", "scikit-learn", "matplotlib", "pyarrow", "transformers", "datasets", "fastapi",
+    "uvicorn", "rich", "numba", "polars", "opencv-python-headless",
+]
+"""
+TORCH = "torch==2.13.0"
+
+
+def main(work: Path, rounds: int) -> None:
+    """Print the ratios."""
+    project, lock = _project(work)
+    wheelhouse = project.wheelhouse
+    wheels = [wheelhouse / package.artifact.file for package in lock.installable()]
+    venv = _installed(work, lock, wheelhouse)
+    out, cache = work / "out", work / "cache"
+    image: list[str | Path] = [sys.executable, "-m", "envbuild", "--project", project.folder]
+    image += ["image", NAME, "--base", "scratch", "--interpreter", "none", "--offline", "-o", out]
+
+    def cold() -> float:
+        for folder in (out, cache):
+            shutil.rmtree(folder, ignore_errors=True)
+        return common.run([*image, "--cache", cache])
+
+    bound: list[str | Path] = [sys.executable, __file__, "--bound", out, *wheels]
+    cold()
+    blobs = sum(path.stat().st_size for path in (out / "blobs/sha256").iterdir())
+    size = sum(path.stat().st_size for path in wheels)
+    print(f"{len(wheels)} wheels, {size / 1e6:.0f} MB; image {blobs / 1e6:.0f} MB")
+    print(f"size: {blobs / size:.3f} times the wheels (goal: 1.03)")
+    common.compare(
+        "cold against the bound", cold, lambda: common.run(bound), rounds=rounds, most=1.3
+    )
+    first = statistics.median(cold() for _ in range(rounds))
+    print(f"nothing changed: 1/{first / common.run([*image, '--cache', cache]):.0f} (goal: 1/50)")
+    _one_changed(project, lock, [*image, "--cache", cache], first)
+    _peers(work, venv, cold, rounds)
+    _readers(out, work)
+    _memory([*image, "--no-cache"], out)
+
+
+def _project(work: Path) -> tuple[Project, Lock]:
+    """Declare and lock the environment, and bring its wheels together."""
+    folder = work / "project"
+    if not (folder / "locks").is_dir():
+        for name in ("envs", "sites", "locks"):
+            (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / "envs" / f"{NAME}.toml").write_text(ENVIRONMENT)
+        common.run([sys.executable, "-m", "envbuild", "--project", folder, "lock", NAME])
+    project = Project(folder)
+    path = project.lock_file(NAME)
+    lock = lockfile.read(path, NAME)
+    if all(package.name != "torch" for package in lock.packages):
+        download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", TORCH]
+        download += [
+            "--python-version",
+            "3.11",
+            "--only-binary",
+            ":all:",
+            "-d",
+            str(work / "torch"),
+        ]
+        common.run(download)
+        (found,) = (work / "torch").glob("*.whl")
+        project.wheelhouse.mkdir(exist_ok=True)
+        shutil.copy(found, project.wheelhouse)
+        artifact = Artifact(found.name, found.stat().st_size, sha256_file(found), "torch")
+        torch = LockedPackage("torch", found.name.split("-")[1], artifact)
+        packages = sorted((*lock.packages, torch), key=lambda package: package.name)
+        lock = msgspec.structs.replace(lock, packages=tuple(packages))
+        path.write_bytes(lockfile.serialize(lock))
+    Supply(folder, project.wheelhouse).fetch([lock])
+    return project, lock
+
+
+def _installed(work: Path, lock: Lock, wheelhouse: Path) -> Path:
+    """Install the lock as the other programs want it."""
+    venv = work / "venv"
+    if not (venv / "whole").exists():
+        shutil.rmtree(venv, ignore_errors=True)
+        uv = uvtool.executable()
+        python = interpreter.find((3, 11))[0].path
+        common.run([uv, "venv", "-q", "--python", python, venv])
+        derived = work / f"pylock.{NAME}.toml"
+        derived.write_bytes(derived_lock(lock, wheelhouse))
+        common.run([uv, "pip", "sync", "-q", "--offline", "--python", venv / "bin/python", derived])
+        (venv / "whole").touch()
+    return venv
+
+
+def _one_changed(project: Project, lock: Lock, image: list[str | Path], cold: float) -> None:
+    """Let one small wheel be another file, and build again."""
+    small = next(package for package in lock.packages if package.name == "idna")
+    path = project.wheelhouse / small.artifact.file
+    other = path.with_name(path.name.replace("-py3", "-9-py3"))  # a build number
+    with zipfile.ZipFile(path) as before, zipfile.ZipFile(other, "w") as after:
+        for entry in before.infolist():
+            # the same content, stored
+            after.writestr(zipfile.ZipInfo(entry.filename), before.read(entry))
+    artifact = Artifact(other.name, other.stat().st_size, sha256_file(other), "idna")
+    packages = (
+        msgspec.structs.replace(one, artifact=artifact) if one is small else one
+        for one in lock.packages
+    )
+    changed = msgspec.structs.replace(lock, packages=tuple(packages))
+    locked = project.lock_file(NAME)
+    try:
+        locked.write_bytes(lockfile.serialize(changed))
+        seconds = common.run(image)
+    finally:
+        locked.write_bytes(lockfile.serialize(lock))
+        other.unlink()
+    print(f"one small wheel changed: 1/{cold / seconds:.0f} (goal: 1/15)")
+
+
+def _peers(work: Path, venv: Path, cold: Callable[[], float], rounds: int) -> None:
+    """Put the installed files into an image by other programs, in turn with ours."""
+    peers = {"umoci insert": (_umoci, 4), "buildah": (_buildah, 7), "docker build": (_docker, 7)}
+    for title, (peer, least) in peers.items():
+        if shutil.which(title.split()[0]) is None:
+            print(f"{title}: the program is not here")
+            continue
+        if title == "docker build" and "DOCKER_HOST" not in os.environ:
+            print(f"{title}: no daemon (DOCKER_HOST)")
+            continue
+        pairs = [(cold(), peer(work, venv)) for _ in range(rounds)]
+        ratio = statistics.median(theirs / ours for ours, theirs in pairs)
+        ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
+        print(f"{title}: {theirs:.1f} s against {ours:.1f} s, {ratio:.1f} times (goal: {least})")
+
+
+def _umoci(work: Path, venv: Path) -> float:
+    layout = work / "umoci"
+    shutil.rmtree(layout, ignore_errors=True)
+    common.run(["umoci", "init", "--layout", layout])
+    common.run(["umoci", "new", "--image", f"{layout}:x"])
+    return common.run(["umoci", "insert", "--image", f"{layout}:x", venv, f"/opt/envs/{NAME}"])
+
+
+def _buildah(work: Path, venv: Path) -> float:
+    buildah: list[str | Path] = ["buildah", "--root", work / "buildah"]
+    buildah += ["--runroot", work / "buildah-run", "--storage-driver", "vfs"]
+    shutil.rmtree(work / "buildah-out", ignore_errors=True)
+    begun = time.perf_counter()
+    container = subprocess.run(
+        [*map(str, buildah), "from", "scratch"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    common.run([*buildah, "copy", "-q", container, venv, f"/opt/envs/{NAME}"])
+    target = f"oci:{work}/buildah-out:x"
+    common.run([*buildah, "commit", "-q", "--disable-compression=true", container, target])
+    seconds = time.perf_counter() - begun
+    common.run([*buildah, "rm", container])
+    return seconds
+
+
+def _docker(work: Path, venv: Path) -> float:
+    context = work / "context"
+    if not context.is_dir():
+        context.mkdir()
+        shutil.copytree(venv, context / "venv", symlinks=True)
+        (context / "Dockerfile").write_text(f"FROM scratch\nCOPY venv /opt/envs/{NAME}\n")
+    build: list[str | Path] = ["docker", "build", "-q", "--no-cache", "--network", "none"]
+    build += ["-t", "bench", context]
+    seconds = common.run(build)
+    common.run(["docker", "rmi", "-f", "bench"])
+    return seconds
+
+
+def _readers(out: Path, work: Path) -> None:
+    """Read the largest layer as it is, and as a gzip file of one member."""
+    ours = max((out / "blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
+    single = work / "single.gz"
+    with single.open("wb") as file:
+        unpack = subprocess.Popen(["gzip", "-dc", ours], stdout=subprocess.PIPE)
+        subprocess.run(["gzip", "-6"], stdin=unpack.stdout, stdout=file, check=True)
+        unpack.wait()
+    for program in ("gzip", "unpigz"):
+        if shutil.which(program) is None:
+            print(f"{program}: the program is not here")
+            continue
+        command = ["sh", "-c", f"{program} -t < $0"]
+        common.compare(
+            f"{program} -t of our largest layer against one member",
+            partial(common.run, [*command, ours]),
+            partial(common.run, [*command, single]),
+            rounds=3,
+            most=1.3,
+        )
+    single.unlink()
+
+
+def _memory(image: list[str | Path], out: Path) -> None:
+    shutil.rmtree(out)
+    common.run(image)
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    print(f"peak memory of a process: {peak / 1024:.0f} MB (goal: 300)")
+
+
+def bound(out: Path, wheels: list[Path]) -> None:
+    """Do what cannot be left out."""
+    blobs = [path for path in (out / "blobs/sha256").iterdir() if path.stat().st_size > 1 << 16]
+    work = sorted([*wheels, *blobs], key=lambda path: -path.stat().st_size)
+    with forked.over(_bound, work, doing="the bound", batch=1) as results:
+        for _ in results:
+            pass
+
+
+def _bound(path: Path) -> int:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        hashlib.file_digest(file, "sha256")
+        if path.suffix != ".whl":
+            return 0
+        for entry in wheel.scan(path).entries:
+            inflater = isal_zlib.decompressobj(-15) if entry.deflated else None
+            for at in range(0, entry.stored_size, 1 << 18):
+                size = min(1 << 18, entry.stored_size - at)
+                data = os.pread(file.fileno(), size, entry.start + at)
+                digest.update(data if inflater is None else inflater.decompress(data))
+    return len(digest.digest())
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "--bound":
+        bound(Path(sys.argv[2]), list(map(Path, sys.argv[3:])))
+    else:
+        main(Path(sys.argv[1]).absolute(), int(sys.argv[2]) if len(sys.argv) > 2 else 3)
