@@ -1,11 +1,13 @@
 """Images, against the bound of the work and against umoci, buildah and docker build.
 
     python bench/image.py WORK [ROUNDS]
+    python bench/image.py WORK ROUNDS ENV WHEELHOUSE
 
 WORK is a folder with about 12 GB free; what is downloaded stays there. The environment is torch for
 CPUs, as pip finds it, and what is often beside it. All programs put the same installed files into
 an image; ours from wheels, the others from a virtual environment that is there already, which
-costs them nothing here. Nobody's image has a base.
+costs them nothing here. Nobody's image has a base. With ENV, an environment of the project, only
+the bound is compared with.
 
 The bound is what cannot be left out: hashing the wheels, inflating what is in them by the quickest
 library at hand, hashing what comes out, hashing what was written; in as many processes.
@@ -61,33 +63,70 @@ TORCH = "torch==2.13.0"
 def main(work: Path, rounds: int) -> None:
     """Print the ratios."""
     project, lock = _project(work)
-    wheelhouse = project.wheelhouse
-    wheels = [wheelhouse / package.artifact.file for package in lock.installable()]
-    venv = _installed(work, lock, wheelhouse)
-    out, cache = work / "out", work / "cache"
-    image: list[str | Path] = [sys.executable, "-m", "envbuild", "--project", project.folder]
-    image += ["image", NAME, "--base", "scratch", "--interpreter", "none", "--offline", "-o", out]
+    image = _Image(project, lock, NAME, project.wheelhouse, work)
+    _against_the_bound(image, rounds)
+    first = statistics.median(image.cold() for _ in range(rounds))
+    again = statistics.median(image.run() for _ in range(rounds))
+    print(f"nothing changed: {again:.2f} s, 1/{first / again:.0f} of {first:.2f} s (goal: 1/50)")
+    _one_changed(image, first)
+    _peers(work, _installed(work, lock, project.wheelhouse), image.cold, rounds)
+    _readers(image.out, work)
 
-    def cold() -> float:
-        for folder in (out, cache):
+
+class _Image:
+    """An image that is built again and again.
+
+    Args:
+        project: whose.
+        lock: of what.
+        name: the environment.
+        wheelhouse: where its wheels are.
+        work: where it is written.
+    """
+
+    def __init__(
+        self, project: Project, lock: Lock, name: str, wheelhouse: Path, work: Path
+    ) -> None:
+        self.project = project
+        self.lock = lock
+        self.name = name
+        self.wheelhouse = wheelhouse
+        self.out = work / "out"
+        self._cache = work / "cache"
+        self._command: list[str | Path] = [sys.executable, "-m", "envbuild"]
+        self._command += ["--project", project.folder, "image", name, "--base", "scratch"]
+        self._command += ["--interpreter", "none", "--offline", "--wheelhouse", wheelhouse]
+        self._command += ["-o", self.out, "--cache", self._cache]
+
+    @property
+    def wheels(self) -> list[Path]:
+        """The wheels in it."""
+        return [self.wheelhouse / package.artifact.file for package in self.lock.installable()]
+
+    def run(self) -> float:
+        """Build it from what is cached; return the seconds."""
+        return common.run(self._command)
+
+    def cold(self) -> float:
+        """Build it from nothing; return the seconds."""
+        for folder in (self.out, self._cache):
             shutil.rmtree(folder, ignore_errors=True)
-        return common.run([*image, "--cache", cache])
+        return self.run()
 
-    bound: list[str | Path] = [sys.executable, __file__, "--bound", out, *wheels]
-    cold()
-    blobs = sum(path.stat().st_size for path in (out / "blobs/sha256").iterdir())
+
+def _against_the_bound(image: _Image, rounds: int) -> None:
+    wheels = image.wheels
+    image.cold()
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    blobs = sum(path.stat().st_size for path in (image.out / "blobs/sha256").iterdir())
     size = sum(path.stat().st_size for path in wheels)
     print(f"{len(wheels)} wheels, {size / 1e6:.0f} MB; image {blobs / 1e6:.0f} MB")
     print(f"size: {blobs / size:.3f} times the wheels (goal: 1.03)")
+    print(f"peak memory of a process: {peak / 1024:.0f} MB (goal: 300)")
+    bound: list[str | Path] = [sys.executable, __file__, "--bound", image.out, *wheels]
     common.compare(
-        "cold against the bound", cold, lambda: common.run(bound), rounds=rounds, most=1.3
+        "cold against the bound", image.cold, partial(common.run, bound), rounds=rounds, most=1.3
     )
-    first = statistics.median(cold() for _ in range(rounds))
-    print(f"nothing changed: 1/{first / common.run([*image, '--cache', cache]):.0f} (goal: 1/50)")
-    _one_changed(project, lock, [*image, "--cache", cache], first)
-    _peers(work, venv, cold, rounds)
-    _readers(out, work)
-    _memory([*image, "--no-cache"], out)
 
 
 def _project(work: Path) -> tuple[Project, Lock]:
@@ -139,10 +178,11 @@ def _installed(work: Path, lock: Lock, wheelhouse: Path) -> Path:
     return venv
 
 
-def _one_changed(project: Project, lock: Lock, image: list[str | Path], cold: float) -> None:
+def _one_changed(image: _Image, cold: float) -> None:
     """Let one small wheel be another file, and build again."""
+    lock = image.lock
     small = next(package for package in lock.packages if package.name == "idna")
-    path = project.wheelhouse / small.artifact.file
+    path = image.wheelhouse / small.artifact.file
     other = path.with_name(path.name.replace("-py3", "-9-py3"))  # a build number
     with zipfile.ZipFile(path) as before, zipfile.ZipFile(other, "w") as after:
         for entry in before.infolist():
@@ -154,14 +194,14 @@ def _one_changed(project: Project, lock: Lock, image: list[str | Path], cold: fl
         for one in lock.packages
     )
     changed = msgspec.structs.replace(lock, packages=tuple(packages))
-    locked = project.lock_file(NAME)
+    locked = image.project.lock_file(image.name)
     try:
         locked.write_bytes(lockfile.serialize(changed))
-        seconds = common.run(image)
+        seconds = image.run()
     finally:
         locked.write_bytes(lockfile.serialize(lock))
         other.unlink()
-    print(f"one small wheel changed: 1/{cold / seconds:.0f} (goal: 1/15)")
+    print(f"one small wheel changed: {seconds:.2f} s, 1/{cold / seconds:.0f} (goal: 1/15)")
 
 
 def _peers(work: Path, venv: Path, cold: Callable[[], float], rounds: int) -> None:
@@ -240,13 +280,6 @@ def _readers(out: Path, work: Path) -> None:
     single.unlink()
 
 
-def _memory(image: list[str | Path], out: Path) -> None:
-    shutil.rmtree(out)
-    common.run(image)
-    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    print(f"peak memory of a process: {peak / 1024:.0f} MB (goal: 300)")
-
-
 def bound(out: Path, wheels: list[Path]) -> None:
     """Do what cannot be left out."""
     blobs = [path for path in (out / "blobs/sha256").iterdir() if path.stat().st_size > 1 << 16]
@@ -271,8 +304,20 @@ def _bound(path: Path) -> int:
     return len(digest.digest())
 
 
+def of_project(work: Path, rounds: int, name: str, wheelhouse: Path) -> None:
+    """Compare an environment of the project with the bound."""
+    project = Project(common.PROJECT)
+    lock = lockfile.read(project.lock_file(name), name)
+    _against_the_bound(_Image(project, lock, name, wheelhouse.absolute(), work), rounds)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "--bound":
+    if sys.argv[1:2] == ["--bound"]:
         bound(Path(sys.argv[2]), list(map(Path, sys.argv[3:])))
-    else:
+    elif len(sys.argv) > 3:
+        of_project(Path(sys.argv[1]).absolute(), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+    elif len(sys.argv) > 1:
         main(Path(sys.argv[1]).absolute(), int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    else:
+        # `make bench` runs every script: this one needs a folder that somebody names
+        print("image: python bench/image.py WORK [ROUNDS [ENV WHEELHOUSE]]")

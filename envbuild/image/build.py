@@ -170,10 +170,10 @@ def _place(cache: Cache, digest: str, part: Path, target: Path) -> None:
     except FileNotFoundError:
         pass
     try:
-        cache.link(digest, part)
+        cache.link(digest, part, target)
     except OSError:
         shutil.copyfile(source, part)
-    part.replace(target)
+        part.replace(target)
 
 
 class _Building:

@@ -108,15 +108,21 @@ class Cache:
         """Remember how a blob looks now: its bytes are known to be right."""
         self._write("blobs", f"{digest}.json", _kept(self.blob(digest).stat()))
 
-    def link(self, digest: str, target: Path) -> None:
+    def link(self, digest: str, part: Path, target: Path) -> None:
         """Give a blob another name, which changes what the file system says of it.
+
+        Args:
+            digest: of the blob.
+            part: a name on the way to the last one, which may be taken.
+            target: the other name.
 
         Raises:
             OSError: the other name is on another file system, or there are no hard links.
         """
         path = self.blob(digest)
         unchanged = self._read("blobs", f"{digest}.json", _Kept) == _kept(path.stat())
-        target.hardlink_to(path)
+        part.hardlink_to(path)
+        part.replace(target)
         if unchanged:
             self.confirm(digest)
 

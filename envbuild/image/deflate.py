@@ -101,7 +101,7 @@ def _encoded(data: bytes, tokens: Iterable[_Token]) -> bytes:
         symbols = _Symbols.of(block)
         codes = min(_FIXED, symbols.codes(), key=symbols.cost)
         if symbols.cost(codes) < 8 * (size + 5):
-            bits += "".join(_coded(block, codes))
+            bits += _coded(block, codes)
             whole = len(bits) // 8 * 8
             out += _packed(bits[:whole])
             bits = bits[whole:]
@@ -311,19 +311,19 @@ class _Symbols(msgspec.Struct, frozen=True):
         return _Codes(header, _canonical(literals), _canonical(distances))
 
 
-def _coded(block: Iterable[_Token], codes: _Codes) -> Iterator[str]:
-    """Yield the bits of a block."""
+def _coded(block: Iterable[_Token], codes: _Codes) -> str:
+    """Return the bits of a block."""
     literals, distances = codes.literals, codes.distances
-    yield codes.header
+    bits = [codes.header]
     for token in block:
         if isinstance(token, bytes):
-            yield from map(literals.__getitem__, token)
+            bits += map(literals.__getitem__, token)
         else:
-            symbol, extra = _length(token[0])
-            yield literals[symbol] + extra
-            symbol, extra = _distance(token[1])
-            yield distances[symbol] + extra
-    yield literals[_END]
+            length, more = _length(token[0])
+            distance, further = _distance(token[1])
+            bits.append(literals[length] + more + distances[distance] + further)
+    bits.append(literals[_END])
+    return "".join(bits)
 
 
 @lru_cache(maxsize=1 << 12)

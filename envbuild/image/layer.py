@@ -168,10 +168,11 @@ class Layer:
 
     def _joins(self, entry: Entry, descriptor: int) -> bool:
         """Add a small entry if all is well with it: most are so, and this is quick."""
-        if not entry.deflated or not 0 < entry.stored_size <= _JOINED_STREAM:
+        small = entry.stored_size <= _JOINED_STREAM and 0 < entry.size <= _JOINED_CONTENT
+        if not entry.deflated or not small:
             return False
         stream = os.pread(descriptor, entry.stored_size, entry.start)
-        if len(stream) != entry.stored_size or not stream[0] & 1 or entry.size > _JOINED_CONTENT:
+        if len(stream) != entry.stored_size or not stream or not stream[0] & 1:
             return False
         joined, content = _joinable(stream, entry.size)
         if not joined or isal_zlib.crc32(content) != entry.crc:

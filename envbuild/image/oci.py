@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +35,8 @@ _REF = "org.opencontainers.image.ref.name"
 ENVIRONMENT = "envbuild.environment"
 # what runs work in, at the top of the layout: its beginning tells what a killed one left
 _WORK = ".envbuild-"
+# Seconds that a killed run's processes, which hold its lock, too, may take to end.
+_DYING = 2.0
 _FILES = frozenset({"oci-layout", "index.json", "blobs"})
 _WANTED = "a new or empty folder, or one that `envbuild image` wrote"
 # the largest document that is read of a base image, in bytes; registries allow 4 MiB
@@ -225,40 +228,55 @@ def place(folder: Path) -> Iterator[Path]:
     check_place(folder)
     new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with _excluded(folder):
+            check_place(folder)
+            try:
+                # first: it tells that what is there from now on is ours
+                work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
+                blobs(folder).mkdir(parents=True, exist_ok=True)
+                yield work
+            except BaseException:
+                if not _images(folder):
+                    shutil.rmtree(folder / "blobs", ignore_errors=True)
+                    (folder / "oci-layout").unlink(missing_ok=True)
+                raise
+            finally:
+                # also what killed runs left
+                for left in folder.glob(f"{_WORK}*"):
+                    shutil.rmtree(left, ignore_errors=True)
+    finally:
+        if new and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+@contextmanager
+def _excluded(folder: Path) -> Iterator[None]:
+    """Keep other runs away from a layout."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        _exclude(descriptor, folder)
-        check_place(folder)
-        work = Path(tempfile.mkdtemp(prefix=_WORK, dir=folder))
-        try:
-            blobs(folder).mkdir(parents=True, exist_ok=True)
-            yield work
-        except BaseException:
-            if not _images(folder):
-                shutil.rmtree(folder / "blobs", ignore_errors=True)
-                (folder / "oci-layout").unlink(missing_ok=True)
-            raise
-        finally:
-            # also what killed runs left
-            for left in folder.glob(f"{_WORK}*"):
-                shutil.rmtree(left, ignore_errors=True)
-            if new and not any(folder.iterdir()):
-                folder.rmdir()
+        ending = time.monotonic() + _DYING
+        while not _locked(descriptor):
+            if time.monotonic() > ending:
+                raise PreflightError(
+                    "another run of `envbuild image` writes to this folder",
+                    where=folder,
+                    mend="wait until it has ended, or name another folder with -o",
+                )
+            time.sleep(0.05)
+        yield
     finally:
         os.close(descriptor)
 
 
-def _exclude(descriptor: int, folder: Path) -> None:
+def _locked(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        raise PreflightError(
-            "another run of `envbuild image` writes to this folder",
-            where=folder,
-            mend="wait until it has ended, or name another folder with -o",
-        ) from error
+    except BlockingIOError:
+        return False
     except OSError:
-        return  # there is no flock: two at once are for those who start them to avoid
+        pass  # there is no flock: two at once are for those who start them to avoid
+    return True
 
 
 def blobs(folder: Path) -> Path:

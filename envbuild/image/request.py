@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import InvalidVersion
+from packaging.version import InvalidVersion, Version
 
 from envbuild.artifacts import Artifact
 from envbuild.catalog.environment import Environment
@@ -266,8 +266,9 @@ def inputs(request: Request) -> str:
 
 
 def _of_version(artifact: Artifact, version: str) -> Artifact:
-    found = str(parse_wheel_filename(artifact.file)[1].public)
-    if found != version and str(parse_wheel_filename(artifact.file)[1]) != version:
+    found = parse_wheel_filename(artifact.file)[1]
+    # what a build adds for its CUDA is no other version
+    if Version(version) not in (found, Version(found.public)):
         raise InputError(
             "--wheel: of another version than the lock's",
             where=artifact.file,

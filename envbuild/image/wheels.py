@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +29,8 @@ COLLISION = "G001"
 
 # The longest `#!` line that every kernel takes whole, in bytes (execve(2)).
 _SHEBANG = 127
+# Scripts that setuptools once packed for entry points; installers make their own in their place.
+_WRAPPER = re.compile(r"(\.exe|-script\.py|\.pya)\Z")
 _LAUNCHER = """\
 {shebang}
 import re
@@ -130,7 +133,8 @@ def files(held: Held, target: Target) -> list[File]:
         if not entry.is_folder and not written:
             place = contents.place(entry.name, target.minor)
             script = place.startswith("bin/") and contents.landing(entry.name)[0] == "scripts"
-            found.append(File(entry, place, recorded[entry.name], script))
+            if not script or _WRAPPER.sub("", place) not in held.points:
+                found.append(File(entry, place, recorded[entry.name], script))
     return found
 
 
@@ -238,7 +242,7 @@ def write(
         archive = Archive(descriptor, planned.artifact.file)
         _write_files(archive, brought, descriptor, rows, verify_record=verify_record)
         for place, point in sorted(held.points.items()):
-            # a wheel's own script takes the place of one for an entry point of that name
+            # data that a wheel has there takes the place of a script for an entry point
             if not rows.there(place):
                 rows.add(place, _launcher(target, point), mode=0o755)
         info = f"{target.packages}/{held.contents.dist_info}"
@@ -340,10 +344,10 @@ def _launcher(target: Target, point: EntryPoint) -> bytes:
 
 
 def _rewritten(target: Target, script: bytes) -> bytes:
-    """Put the environment's interpreter into a wheel's script (PEP 427)."""
-    # of "#!pythonw" too, which tells console and window apart on another system
-    rest = script.removeprefix(scripts.PLACEHOLDER).removeprefix(b"w")
-    return _shebang(target).encode() + rest
+    """Put the environment's interpreter in the place of a script's first line (PEP 427)."""
+    # all of it, as uv and pip do: "#!pythonw -O\r\n" too, which tells windows apart elsewhere
+    first = script.splitlines(keepends=True)[0]
+    return f"{_shebang(target)}\n".encode() + script.removeprefix(first)
 
 
 def _shebang(target: Target) -> str:

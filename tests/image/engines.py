@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,10 +32,11 @@ mkdir /var/lib/containers
 """
 # Those who start it hold its standard input: when they close it, or are gone, all of it ends.
 _SERVING = """\
-"$@" &
-read -r line
-kill $!
-wait $!
+exec 3<&0
+"$@" 3<&- &
+server=$!
+{ read -r line <&3; kill $server; } &
+wait $server
 """
 _PACKAGES = {
     "ctr": "containerd",
@@ -176,22 +178,28 @@ def docker(folder: Path, **variables: str) -> Iterator[Docker]:
     """Run a Docker daemon.
 
     Args:
-        folder: a new one, with a short path: sockets have no long ones.
+        folder: an empty one, with a short path: sockets have no long ones.
         variables: of its environment.
     """
-    folder.mkdir()
-    command: list[str | Path] = ["dockerd", "--host", f"unix://{folder / 'socket'}"]
-    for option, name in (
-        ("data-root", "data"),
-        ("exec-root", "run"),
-        ("pidfile", "pid"),
-        ("deprecated-key-path", "key"),
-    ):
-        command += [f"--{option}", folder / name]
-    # no network: nothing of the machine's is touched
-    command += ["--iptables=false", "--ip6tables=false", "--bridge=none"]
-    with serve(*command, log=folder / "log", ready="API listen on", **variables):
-        yield Docker(folder)
+    settings = {
+        "hosts": [f"unix://{folder / 'socket'}"],
+        "data-root": str(folder / "data"),
+        "exec-root": str(folder / "run"),
+        "pidfile": str(folder / "pid"),
+        "deprecated-key-path": str(folder / "key"),
+        # nothing of the machine's network is touched, nor of its control groups but for a while
+        "bridge": "none",
+        "cgroup-parent": "/",
+        "iptables": False,
+    }
+    configuration = folder / "daemon.json"
+    configuration.write_text(json.dumps(settings))
+    command = ("dockerd", "--config-file", configuration)
+    try:
+        with serve(*command, log=folder / "log", ready="API listen on", **variables):
+            yield Docker(folder)
+    finally:
+        shutil.rmtree(folder / "data", ignore_errors=True)  # gigabytes, maybe
 
 
 def podman(folder: Path, *arguments: str | Path) -> str:
@@ -201,25 +209,34 @@ def podman(folder: Path, *arguments: str | Path) -> str:
     return run("podman", *settings, *engine, *arguments, home=folder)
 
 
-def unpack(layout: Path, name: str, bundle: Path) -> dict[str, Any]:
-    """Unpack an image with umoci and return the configuration that it made for a runtime."""
-    run("umoci", "unpack", "--image", f"{layout}:{name}", bundle, home=bundle.parent)
-    configuration: dict[str, Any] = json.loads((bundle / "config.json").read_bytes())
-    return configuration
-
-
-def runc(bundle: Path, configuration: Mapping[str, Any], *command: str) -> str:
-    """Run a command in an unpacked image whose root is read-only, and return what it printed.
+def runc(layout: Path, name: str, bundle: Path, results: Path, *commands: Sequence[str]) -> str:
+    """Run commands in an image as its user and with a read-only root.
 
     Args:
-        bundle: the image, unpacked by `unpack`.
-        configuration: for the runtime, which is left as it is but for the command.
-        command: the program and its arguments.
+        layout: where the image is.
+        name: its name there.
+        bundle: a folder to unpack it in, with umoci.
+        results: a folder that is mounted where the image wants to write.
+        commands: each of them a program and its arguments.
+
+    Returns:
+        What they printed.
     """
-    process = {**configuration["process"], "args": command, "terminal": False}
-    root = {**configuration["root"], "readonly": True}
-    changed = {**configuration, "process": process, "root": root}
-    (bundle / "config.json").write_text(json.dumps(changed))
-    state = ("--root", bundle / "state")
-    name = f"envbuild-{uuid.uuid4().hex}"  # the machine's control groups are named so, too
-    return run("runc", *state, "run", "--bundle", bundle, name, home=bundle)
+    run("umoci", "unpack", "--image", f"{layout}:{name}", bundle, home=bundle.parent)
+    path = bundle / "config.json"
+    configuration: dict[str, Any] = json.loads(path.read_bytes())
+    configuration["root"]["readonly"] = True
+    process = configuration["process"]
+    process["terminal"] = False
+    os.chown(results, process["user"]["uid"], process["user"]["gid"])
+    mounts = {mount["destination"]: mount for mount in configuration["mounts"]}
+    assert mounts["/results"]["type"] == "tmpfs"  # root's, as umoci has volumes
+    mounts["/results"] |= {"type": "bind", "source": str(results), "options": ["bind", "rw"]}
+    printed = ""
+    for command in commands:
+        process["args"] = command
+        path.write_text(json.dumps(configuration))
+        container = f"envbuild-{uuid.uuid4().hex}"  # as its control groups are named, too
+        state = ("--root", bundle / "state")
+        printed += run("runc", *state, "run", "--bundle", bundle, container, home=bundle)
+    return printed

@@ -9,32 +9,26 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 import pytest
 
-from envbuild.artifacts import Artifact
-from envbuild.digest import sha256_bytes, sha256_file
-from envbuild.image import oci, tar
-from envbuild.image.layer import Blob, Compression, Layer
-from envbuild.image.tar import Item
 from envbuild.lock import interpreters as pins
 from envbuild.lock import lockfile
-from envbuild.lock.lockfile import Lock, LockedPackage
-from envbuild.lock.specification import specify
 from tests import interpreters, projects
-from tests.image import engines
-from tests.image.engines import Docker
+from tests.image import engines, toys
 from tests.wheels import change, make_wheel
 
+HERE = Path(__file__).parents[2]
 VERSION = platform.python_version()
-LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+COMPRESSIONS = ("gzip", "none")
 
 
 def text(name: str, size: int) -> bytes:
@@ -45,8 +39,8 @@ def text(name: str, size: int) -> bytes:
     )[:size]
 
 
-# beyond what one gzip member can hold of several entries, one by one, and as a tar's header can't
-# say it: these are what engines have to read
+# Entries of several deflate blocks, which have gzip members of their own; one that is inflated in
+# pieces, one that is not compressed, an empty one, and names that a tar's header cannot hold.
 FILES = {f"facts/{number:03}.txt": text(f"facts{number}", 40_000 + number) for number in range(200)}
 FILES |= {
     "facts/large.txt": text("large", 3_000_000),
@@ -55,7 +49,7 @@ FILES |= {
     "facts/größe.txt": "größe".encode(),
     f"facts/{'deep/' * 40}{'long' * 30}.txt": b"long",
 }
-PROGRAM = '''\
+PROGRAM = """\
 import hashlib
 import json
 import os
@@ -79,6 +73,7 @@ def main():
         json.dumps(
             {
                 "arguments": sys.argv,
+                "base": os.environ["BASE"],
                 "content": digest.hexdigest(),
                 "fault": fault,
                 "folder": os.getcwd(),
@@ -94,7 +89,7 @@ def main():
         path = Path(sys.argv[1])
         path.write_text("written")
         print(path.read_text(), path.stat().st_uid)
-'''
+"""
 
 
 class Made(msgspec.Struct, frozen=True):
@@ -128,21 +123,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
             plant=change("facts/stored.bin", deflate=False),
         ),
     ]
-    lock = Lock(
-        environment="toy",
-        specification=specify(project.environment("toy")),
-        exclude_newer="2026-01-01T00:00:00Z",
-        resolver="none",
-        packages=tuple(
-            LockedPackage(
-                name,
-                "1.0",
-                Artifact(path.name, path.stat().st_size, sha256_file(path), name),
-            )
-            for path in wheels
-            for name in [path.name.partition("-")[0]]
-        ),
-    )
+    lock = toys.lock(project.environment("toy"), [toys.package(path) for path in wheels])
     pin = interpreters.pack(folder / "mirror")
     (folder / "mirror" / pin.build / pin.file).rename(wheelhouse / pin.file)
     project.interpreters_file.parent.mkdir()
@@ -151,7 +132,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Made]:
     base = f"{folder / 'base'}@sha256:{write_base(folder / 'base')}"
     options = ["--base", base, "--offline", "--wheelhouse", wheelhouse, "--cache", folder / "cache"]
     images = {}
-    for compression in ("gzip", "none"):
+    for compression in COMPRESSIONS:
         out = folder / compression
         done = subprocess.run(
             [sys.executable, "-m", "envbuild", "image", "toy", "--output", out, *options]
@@ -212,3 +193,187 @@ def write_base(folder: Path) -> str:
     }
     described = keep(json.dumps(manifest).encode(), "manifest.v1+json")
     return str(described["digest"]).removeprefix("sha256:")
+
+
+def expected(*arguments: str, fault: str = "OSError") -> dict[str, Any]:
+    """Return what the program prints in a container."""
+    digest = hashlib.sha256()
+    folders = {str(folder) for name in FILES for folder in PurePosixPath(name).parents}
+    for name in sorted((FILES.keys() | folders) - {".", "facts"}):
+        digest.update(name.removeprefix("facts/").encode() + FILES.get(name, b""))
+    return {
+        "arguments": ["/opt/envs/toy/bin/toy", *arguments],
+        "base": "kept",
+        "content": digest.hexdigest(),
+        "fault": fault,
+        "folder": "/results",
+        "group": 10001,
+        "path": "/opt/envs/toy/bin:/usr/bin:/bin",
+        "prefix": "/opt/envs/toy",
+        "user": 10001,
+        "version": VERSION,
+    }
+
+
+def test_a_layer_has_hundreds_of_gzip_members(made: dict[str, Made]) -> None:
+    """What all the other tests are about."""
+    image = made["gzip"]
+    layers = [layer["digest"] for layer in read(image, image.digest)["layers"]]
+    count = []
+    for digest in layers:
+        rest = blob(image, digest).read_bytes()
+        count.append(0)
+        while rest:
+            inflater = zlib.decompressobj(31)
+            inflater.decompress(rest)
+            assert inflater.eof
+            rest = inflater.unused_data
+            count[-1] += 1
+    # the base; the interpreter; two small wheels; the big one; the environment's own files
+    assert len(count) == 6
+    assert count[:2] == [1, 1]
+    assert max(count) > 400
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_skopeo_keeps_the_digest(compression: str, made: dict[str, Made], tmp_path: Path) -> None:
+    engines.need("skopeo")
+    image = made[compression]
+    assert inspect(f"oci:{image.layout}:toy", tmp_path) == image.digest
+    skopeo(tmp_path, "copy", f"oci:{image.layout}:toy", f"dir:{tmp_path / 'copy'}")
+    manifest = (tmp_path / "copy" / "manifest.json").read_bytes()
+    assert f"sha256:{hashlib.sha256(manifest).hexdigest()}" == image.digest
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_runc_runs_what_umoci_unpacked(
+    compression: str, made: dict[str, Made], tmp_path: Path
+) -> None:
+    engines.need("umoci", "runc")
+    image = made[compression]
+    results = tmp_path / "results"
+    results.mkdir()
+    command = ("toy", "/results/new")
+    printed = engines.runc(image.layout, "toy", tmp_path / "bundle", results, command)
+    assert said(printed) == (expected("/results/new"), "written 10001")
+    assert (results / "new").read_text() == "written"
+    assert (results / "new").stat().st_uid == 10001
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_podman_runs_it(compression: str, made: dict[str, Made], tmp_path: Path) -> None:
+    engines.need("podman", "runc")
+    image = made[compression]
+    loaded = engines.podman(tmp_path, "load", "--quiet", "--input", image.layout)
+    name = loaded.removeprefix("Loaded image: ").strip()
+    digest = engines.podman(tmp_path, "image", "inspect", "--format", "{{.Digest}}", name)
+    assert digest.strip() == image.digest
+    limits = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")
+    options = ("--rm", "--network", "none", "--read-only", *limits)
+    printed = engines.podman(tmp_path, "run", *options, name, "toy", "/results/new")
+    assert said(printed) == (expected("/results/new"), "written 10001")
+
+
+def test_containerd_checks_every_layer(
+    made: dict[str, Made], tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    engines.need("ctr", "dockerd")
+    with engines.docker(tmp_path_factory.mktemp("d")) as daemon:
+        for compression, image in made.items():
+            packed = pack(image, tmp_path / f"{compression}.tar")
+            printed = daemon.ctr("image", "import", "--base-name", compression, packed)
+            assert printed.startswith(f"unpacking {compression}:toy ({image.digest})...done")
+            listed = daemon.ctr("image", "list", f"name=={compression}:toy").splitlines()[1]
+            assert listed.split()[2] == image.digest
+            # that it looks at what it unpacks
+            packed = pack(other(image, tmp_path / f"other-{compression}"), tmp_path / "other.tar")
+            printed = daemon.ctr("image", "import", packed, fails=True)
+            assert "wrong diff id calculated on extraction" in printed
+
+
+@pytest.mark.parametrize(
+    ("compression", "unpigz"), [("gzip", True), ("gzip", False), ("none", True)]
+)
+def test_docker_pulls_and_runs_it(
+    compression: str,
+    unpigz: bool,
+    made: dict[str, Made],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    engines.need("dockerd", "docker", "docker-registry", "skopeo", "unpigz")
+    image = made[compression]
+    # Docker prefers unpigz to its own reader, but for these variables; here it tells when it is run
+    script, used = tmp_path / "bin" / "unpigz", tmp_path / "used"
+    script.parent.mkdir()
+    program = shutil.which("unpigz")
+    script.write_text(f'#!/bin/sh\necho unpigz >> {used}\nexec {program} "$@"\n')
+    script.chmod(0o755)
+    off = {} if unpigz else {"MOBY_DISABLE_PIGZ": "1", "CONTAINERD_DISABLE_PIGZ": "1"}
+    path = f"{script.parent}:{os.environ['PATH']}"
+    with (
+        engines.registry(tmp_path / "registry") as address,
+        engines.docker(tmp_path_factory.mktemp("d"), PATH=path, **off) as daemon,
+    ):
+        # without the option, skopeo compresses what is not compressed
+        push = ("copy", "--preserve-digests", "--dest-tls-verify=false")
+        skopeo(tmp_path, *push, f"oci:{image.layout}:toy", f"docker://{address}/toy:1")
+        assert inspect(f"docker://{address}/toy:1", tmp_path) == image.digest
+        name = f"{address}/toy@{image.digest}"
+        assert f"\nDigest: {image.digest}\n" in daemon.docker("pull", name)
+        options = ("--rm", "--network", "none", "--read-only")
+        printed = daemon.docker("run", *options, name, "toy", "/results/new")
+        assert said(printed) == (expected("/results/new"), "written 10001")
+        printed = daemon.docker("run", "--rm", "--network", "none", name, "toy")
+        assert said(printed) == (expected(fault="PermissionError"), "")
+    # the base and the interpreter are compressed either way
+    layers = {"gzip": 6, "none": 1}[compression]
+    assert (used.read_text() if unpigz else used.exists()) == (unpigz and "unpigz\n" * layers)
+
+
+def said(printed: str) -> tuple[Any, str]:
+    """Split what the program prints: what it saw, and what it could write."""
+    seen, _, written = printed.partition("\n")
+    return json.loads(seen), written.strip()
+
+
+def skopeo(home: Path, *arguments: str) -> str:
+    return engines.run("skopeo", *arguments, home=home).strip()
+
+
+def inspect(name: str, home: Path) -> str:
+    return skopeo(home, "inspect", "--tls-verify=false", "--format", "{{.Digest}}", name)
+
+
+def blob(image: Made, digest: str) -> Path:
+    return image.layout / "blobs" / "sha256" / digest.removeprefix("sha256:")
+
+
+def read(image: Made, digest: str) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(blob(image, digest).read_bytes())
+    return document
+
+
+def pack(image: Made, path: Path) -> Path:
+    """Pack a layout into an archive."""
+    with tarfile.open(path, "w") as archive:
+        archive.add(image.layout, ".")
+    return path
+
+
+def other(image: Made, layout: Path) -> Made:
+    """Copy an image whose configuration names two of its layers in the wrong order."""
+    shutil.copytree(image.layout, layout, copy_function=os.link)
+    index = json.loads((layout / "index.json").read_bytes())
+    manifest = read(image, image.digest)
+    config = read(image, manifest["config"]["digest"])
+    names = config["rootfs"]["diff_ids"]
+    names[-1], names[-2] = names[-2], names[-1]
+    for document, place in ((config, manifest["config"]), (manifest, index["manifests"][0])):
+        data = json.dumps(document).encode()
+        digest = hashlib.sha256(data).hexdigest()
+        (layout / "blobs" / "sha256" / digest).write_bytes(data)
+        place |= {"digest": f"sha256:{digest}", "size": len(data)}
+    (layout / "index.json").unlink()  # a link to that of the image
+    (layout / "index.json").write_text(json.dumps(index))
+    return Made(layout, index["manifests"][0]["digest"])

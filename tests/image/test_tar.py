@@ -143,7 +143,7 @@ def test_a_header_byte_by_byte() -> None:
         (b"0000010", 8),
         (b"00000001000", 12),
         (b"02263523000", 12),
-        (b"010004\0 ", 8),
+        (b"010204\0 ", 8),
         (b"0", 1),
         (b"", 100),
         (b"ustar\x0000", 8),
@@ -177,7 +177,14 @@ def test_gnu_tar_reads_what_is_long_and_strange(tmp_path: Path) -> None:
     data = b""
     for item in items:
         data += tar.header(item) + item.content + bytes(tar.padding(len(item.content)))
-    options = ["--extract", "--file", "-", "--directory", tmp_path, "--same-permissions"]
+    options: list[str | Path] = [
+        "--extract",
+        "--file",
+        "-",
+        "--directory",
+        tmp_path,
+        "--same-permissions",
+    ]
     done = subprocess.run(
         [program, *options], input=data + tar.END, check=True, capture_output=True
     )
