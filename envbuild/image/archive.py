@@ -77,6 +77,7 @@ def copy(pin: Pin, path: Path, target: BinaryIO, compression: Compression) -> Bl
         OSError: it cannot be read.
     """
     plain = compression == "none"
+    failure: Exception | None = None
     with path.open("rb") as file:
         packed = _Hashing(file, None if plain else target)
         whole = io.BufferedReader(packed, CHUNK)
@@ -89,9 +90,7 @@ def copy(pin: Pin, path: Path, target: BinaryIO, compression: Compression) -> Bl
                         _check(member, path)
                 _drain(archive)
             except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise InputError(
-                    "not an archive of an interpreter", where=path, found=str(error)
-                ) from error
+                failure = error  # of a file that is damaged, another thing is to be said
         _drain(whole)
     if packed.digest != pin.sha256:
         raise StepError(
@@ -101,6 +100,13 @@ def copy(pin: Pin, path: Path, target: BinaryIO, compression: Compression) -> Bl
             found=f"SHA-256 {packed.digest}",
             mend="remove it from the wheelhouse and fetch it again",
         )
+    if failure is not None:
+        raise InputError(
+            "not an archive of an interpreter",
+            where=path,
+            found=str(failure),
+            mend="pin another one: `envbuild lock` takes pbs-installer's list",
+        ) from failure
     written = unpacked if plain else packed
     return Blob(written.digest, written.size, unpacked.digest, unpacked.size)
 
@@ -120,7 +126,8 @@ def _check(member: tarfile.TarInfo, path: Path) -> None:
     if member.islnk():
         inside = inside and posixpath.normpath(member.linkname).startswith(f"{_TOP}/")
     # the image's user is not its owner
-    readable = member.issym() or member.mode & 0o444 == 0o444
+    needed = 0o555 if member.isdir() else 0o444
+    readable = member.issym() or member.mode & needed == needed
     if not (kind and inside and readable) or ".." in member.name.split("/"):
         raise InputError(
             "the interpreter's archive holds what does not belong into an image",

@@ -8,7 +8,6 @@ import hashlib
 import io
 import os
 import posixpath
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +28,6 @@ COLLISION = "G001"
 
 # The longest `#!` line that every kernel takes whole, in bytes (execve(2)).
 _SHEBANG = 127
-# Scripts that setuptools once packed for entry points; installers make their own in their place.
-_WRAPPER = re.compile(r"(\.exe|-script\.py|\.pya)\Z")
 _LAUNCHER = """\
 {shebang}
 import re
@@ -133,7 +130,7 @@ def files(held: Held, target: Target) -> list[File]:
         if not entry.is_folder and not written:
             place = contents.place(entry.name, target.minor)
             script = place.startswith("bin/") and contents.landing(entry.name)[0] == "scripts"
-            if not script or _WRAPPER.sub("", place) not in held.points:
+            if not script or scripts.stands_for(place) not in held.points:
                 found.append(File(entry, place, recorded[entry.name], script))
     return found
 

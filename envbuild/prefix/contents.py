@@ -123,19 +123,23 @@ def _held(path: Path, minor: str) -> _Held:
         ],
         begin=scripts.PLACEHOLDER,
     )
+    named = f"{admitted.dist_info}/entry_points.txt"
+    told = wheel.read(path, [entry for entry in admitted.entries if entry.name == named])
+    text = told.get(named, b"").decode("utf-8", "replace")
+    points = installed.entry_points(path.name, text)
     files: dict[str, Expected] = {}
     for one in admitted.record:
         folder, _, name = one.path.rpartition("/")
         if folder == admitted.dist_info and name in installed.ADDED:
             continue  # what installers write takes its place
         place = admitted.place(one.path, minor)
+        script = admitted.landing(one.path)[0] == "scripts"
+        if script and scripts.stands_for(place) in points:
+            continue
         if one.path in rewritten:
             _, _, rest = rewritten[one.path].partition(b"\n")
             digest = hashlib.sha256(rest).hexdigest()
             files[place] = Expected(path.name, "sha256", digest, body=True)
         else:
             files[place] = Expected(path.name, one.algorithm, one.digest, one.size)
-    named = f"{admitted.dist_info}/entry_points.txt"
-    points = wheel.read(path, [entry for entry in admitted.entries if entry.name == named])
-    text = points.get(named, b"").decode("utf-8", "replace")
-    return _Held(files, installed.entry_points(path.name, text))
+    return _Held(files, points)

@@ -28,6 +28,20 @@ _USUAL = ("sys.exit", "exit", "re.sub", "sys.argv[0].endswith", "sys.argv[0].rem
 _ATTRIBUTES = ("argv", "exit", "sub", "endswith", "removesuffix")
 
 
+# What setuptools once packed for entry points; installers make their own in its place
+_WRAPPER = re.compile(r"(\.exe|-script\.py|\.pya)\Z")
+
+
+def stands_for(script: str) -> str:
+    """Return the entry point's script that a script of a wheel would stand for.
+
+    Args:
+        script: its name or its path. Where the wheel has such an entry point, installers leave the
+            script out.
+    """
+    return _WRAPPER.sub("", script)
+
+
 class Shebang(msgspec.Struct, frozen=True):
     """What runs a script.
 

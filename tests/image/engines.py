@@ -203,10 +203,9 @@ def docker(folder: Path, **variables: str) -> Iterator[Docker]:
 
 
 def podman(folder: Path, *arguments: str | Path) -> str:
-    """Run podman with images and containers in a folder, and return what it printed."""
-    settings = ("--root", folder / "root", "--runroot", folder / "run", "--tmpdir", folder / "tmp")
-    engine = ("--runtime", "runc", "--cgroup-manager", "cgroupfs", "--events-backend", "none")
-    return run("podman", *settings, *engine, *arguments, home=folder)
+    """Run podman with its images and containers in a folder, and return what it printed."""
+    settings = ("--root", folder / "podman", "--cgroup-manager", "cgroupfs", "--runtime", "runc")
+    return run("podman", *settings, "--events-backend", "none", *arguments, home=folder)
 
 
 def runc(layout: Path, name: str, bundle: Path, results: Path, *commands: Sequence[str]) -> str:

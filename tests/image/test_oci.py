@@ -125,7 +125,10 @@ def test_layers_of_every_usual_type_are_taken(layout: Layout, suffix: str) -> No
 
 
 def test_what_is_optional_can_be_left_out(layout: Layout) -> None:
-    configs: list[dict[str, Any]] = [{"config": None, "history": None}, {"config": {}}]
+    configs: list[dict[str, Any]] = [
+        {"config": None, "history": None},
+        {"config": {}, "history": []},
+    ]
     for config in configs:
         base = oci.read_base(layout.folder, digest(layout.image(b"one", config=config)))
         assert (base.environment, base.history) == ({}, ())
