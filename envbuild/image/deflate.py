@@ -35,6 +35,8 @@ _ORDER = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15)
 _PIECE = 8 * _WINDOW
 # A match of so many bytes is taken without looking for a longer one.
 _LAZY = 32
+# How many earlier places are tried, and how far into a match places are remembered.
+_TRIED, _INSIDE = 4, 8
 # In so few bytes of a header nothing is looked for, unless it begins with what fills fields.
 _SHORT = 64
 # Matches are compared in parts, since most of them are short.
@@ -145,11 +147,32 @@ def _pieces(data: bytes) -> Iterator[bytes]:
 
 
 def _matches(data: bytes) -> Iterator[_Token]:
-    """Find what was there before, at most a window ago; at the last such place alone."""
+    """Find what was there before, at most a window ago.
+
+    Places are known by the four bytes that stand there, each with the place before it of the same
+    four: the last few are tried.
+    """
     last: dict[bytes, int] = {}
+    earlier: dict[int, int] = {}
     none = -_WINDOW - 1
     size = len(data)
     data += bytes(_LONGEST)  # so that all comparisons are of one length
+
+    def longest(at: int, before: int, length: int) -> tuple[int, int]:
+        """Return length and distance of the best match that is longer than ``length``."""
+        distance = 0
+        for _ in range(_TRIED):
+            if at - before > _WINDOW:
+                break
+            if data[before + length] == data[at + length]:
+                found = _common(data, before, at)
+                if found > length:
+                    length, distance = found, at - before
+                    if length >= _LAZY:
+                        break
+            before = earlier.get(before, none)
+        return length, distance
+
     at = literal = missed = 0
     while at < size - 4:
         key = data[at : at + 4]
@@ -161,20 +184,25 @@ def _matches(data: bytes) -> Iterator[_Token]:
             at += 1 + (missed >> 4)
             continue
         missed = 0
-        length = _common(data, before, at)
+        earlier[at] = before
+        length, distance = longest(at, before, 3)
         if length < _LAZY:
             # a byte later there may be a longer one, which is worth a literal
             key = data[at + 1 : at + 5]
-            later = last.get(key, none)
-            if at + 1 - later <= _WINDOW:
-                longer = _common(data, later, at + 1)
-                if longer > length:
-                    at, before, length = at + 1, later, longer
-                    last[key] = at
+            before = last.get(key, none)
+            later = longest(at + 1, before, length)
+            if later[1]:
+                at += 1
+                length, distance = later
+                last[key], earlier[at] = at, before
         length = min(length, size - at)
         if at > literal:
             yield data[literal:at]
-        yield length, at - before
+        yield length, distance
+        for inside in range(at + 1, at + min(length, _INSIDE), 2):
+            key = data[inside : inside + 4]
+            earlier[inside] = last.get(key, none)
+            last[key] = inside
         at += length
         literal = at
     if literal < size:

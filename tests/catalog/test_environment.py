@@ -237,3 +237,56 @@ def test_a_base_must_fit(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         project.environment("more")
     assert str(caught.value) == message.format(folder=tmp_path)
+
+
+def test_settings_of_an_image(tmp_path: Path) -> None:
+    image = load(
+        tmp_path,
+        GOOD
+        + """
+[image]
+user = 2097151
+workdir = "/data/größe"
+volumes = ["/a", "/a.b/c..d"]
+environment = { "A.B" = "x=y", C = "" }
+packages = ["libgl1", "libstdc++6", "libglib2.0-0"]
+""",
+    ).image
+    assert image.user == 2097151
+    assert image.volumes == ("/a", "/a.b/c..d")
+
+
+USER = "the number of a user\n  expected: 0 to 2097151, which is what a layer can hold\n"
+ABSOLUTE = (
+    "an absolute path\n"
+    "  expected: a path such as /results, without '.', '..', ':' or '/' at its end\n"
+)
+VARIABLE = "the name of a variable\n  expected: characters other than '=' and NUL\n"
+PACKAGE = (
+    "the name of a Debian package\n"
+    "  expected: lower-case letters, digits, '+', '-' and '.', two or more of them\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("user = -1", f"user: not {USER}  found: -1"),
+        ("user = 2097152", f"user: not {USER}  found: 2097152"),
+        *(
+            (f'workdir = "{path}"', f"workdir: not {ABSOLUTE}  found: '{path}'")
+            for path in ("", "results", "/", "//a", "/a/", "/a//b", "/a/../b", "/./a", "/a:b")
+        ),
+        (r'workdir = "/a\nb"', f"workdir: not {ABSOLUTE}  found: '/a\\nb'"),
+        ('volumes = ["/a", "b"]', f"volumes[1]: not {ABSOLUTE}  found: 'b'"),
+        ('environment = { "A=B" = "x" }', f"environment: not {VARIABLE}  found: 'A=B'"),
+        ('environment = { "" = "x" }', f"environment: not {VARIABLE}  found: ''"),
+        (r'environment = { "A\u0000" = "x" }', f"environment: not {VARIABLE}  found: 'A\\x00'"),
+        *(
+            (f'packages = ["libc6", "{name}"]', f"packages[1]: not {PACKAGE}  found: '{name}'")
+            for name in ("", "x", "LibGL", "libc6:amd64", "libc6=2", "../x", "-x")
+        ),
+    ],
+)
+def test_settings_that_no_image_can_have(tmp_path: Path, line: str, message: str) -> None:
+    assert refusal(tmp_path, f"{GOOD}[image]\n{line}\n") == f"envs/toy.toml: image.{message}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -77,7 +76,7 @@ error = numpy.abs((a @ b).numpy() - a.numpy() @ b.numpy()).max()
 torch.save(a @ b, "product.pt")
 print(os.getuid(), torch.__version__, error < 1e-9)
 """
-    command = ("python", "-c", program)
-    printed = engines.runc(out, "torch", tmp_path / "bundle", results, command)
+    run = ("python", "-c", program)
+    printed = engines.runc(out, "torch", tmp_path / "bundle", results, run)
     assert printed == "10001 2.13.0+cpu True\n"
-    assert os.listdir(results) == ["product.pt"]
+    assert [path.name for path in results.iterdir()] == ["product.pt"]
