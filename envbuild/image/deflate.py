@@ -37,6 +37,8 @@ _PIECE = 8 * _WINDOW
 _LAZY = 32
 # How many earlier places are tried, and how far into a match places are remembered.
 _TRIED, _INSIDE = 4, 8
+# From so many bytes on a part of a header is worth a match, which takes up to four.
+_WORTH = 8
 # In so few bytes of a header nothing is looked for, unless it begins with what fills fields.
 _SHORT = 64
 # Matches are compared in parts, since most of them are short.
@@ -72,13 +74,28 @@ def encode_lines(data: bytes, mark: bytes) -> bytes:
     return _encoded(data, _lines(data, mark))
 
 
-def encode_parts(parts: Iterable[bytes]) -> bytes:
-    """Compress a little data as `encode` does, but quickly: runs alone are found.
+def encode_parts(parts: Iterable[bytes], recent: dict[bytes, int], at: int) -> bytes:
+    """Compress a little data as `encode` does, but quickly.
+
+    Runs are found, and parts that were there before: most parts of tar headers were.
 
     Args:
-        parts: the data, cut where it repeats what was cut before: most of a tar header does.
+        parts: the data, cut where it repeats what was cut before.
+        recent: where in the stream parts were last; it is kept up to date.
+        at: where in the stream this begins, in bytes of plain data from its begin.
     """
-    return _packed("".join(("010", *map(_fixed, parts), "0000000000"))) + b"\0\0\xff\xff"
+    bits = ["010"]
+    for part in parts:
+        size = len(part)
+        if size >= _WORTH and part[0]:
+            before = recent.get(part, -_WINDOW - 1)
+            recent[part] = at
+            bits.append(_again(size, at - before) if at - before <= _WINDOW else _fixed(part))
+        else:
+            bits.append(_fixed(part))
+        at += size
+    bits.append("0000000000")
+    return _packed("".join(bits)) + b"\0\0\xff\xff"
 
 
 def stored(size: int) -> Iterator[tuple[bytes, int]]:
@@ -367,6 +384,19 @@ def _fixed(part: bytes) -> str:
             (length, more), (distance, further) = _length(token[0]), _distance(token[1])
             bits.append(_FIXED.literals[length] + more + _FIXED.distances[distance] + further)
     return "".join(bits)
+
+
+def _again(size: int, distance: int) -> str:
+    """Return the bits of matches for bytes that were there before, in the fixed codes."""
+    symbol, further = _distance(distance)
+    bits = ""
+    while size:
+        # a match has three bytes at least
+        part = min(size, _LONGEST if size - _LONGEST not in (1, 2) else _LONGEST - 2)
+        length, more = _length(part)
+        bits += _FIXED.literals[length] + more + _FIXED.distances[symbol] + further
+        size -= part
+    return bits
 
 
 def _number(value: int, size: int) -> str:

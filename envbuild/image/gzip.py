@@ -30,6 +30,8 @@ class Gzip:
         self._open = False
         self._crc = 0
         self._size = 0
+        # where parts of headers are in the member
+        self._recent: dict[bytes, int] = {}
 
     def data(self, data: bytes) -> None:
         """Add plain bytes, compressed by our own encoder."""
@@ -42,7 +44,7 @@ class Gzip:
             parts: them, as `deflate.encode_parts` takes them.
             data: them, joined.
         """
-        self.joined(deflate.encode_parts(parts), data)
+        self.joined(deflate.encode_parts(parts, self._recent, self._size), data)
 
     def stored(self, size: int, chunks: Iterable[bytes]) -> None:
         """Add a content as it is.
@@ -101,6 +103,7 @@ class Gzip:
             self._write(deflate.LAST + _trailer(self._crc, self._size))
             self._open = False
             self._crc = self._size = 0
+            self._recent.clear()
 
     def _count(self, content: bytes) -> None:
         self._crc = crc32(content, self._crc)

@@ -43,6 +43,7 @@ _PACKAGES = {
     "docker": "docker.io",
     "docker-registry": "docker-registry",
     "dockerd": "docker.io",
+    "mount": "mount",
     "podman": "podman",
     "runc": "runc",
     "skopeo": "skopeo",
@@ -56,7 +57,7 @@ _LIMIT = 600
 
 def need(*names: str) -> None:
     """Hold the machine to what engines need: these programs, and root."""
-    for name in ("unshare", *names):
+    for name in ("mount", "unshare", *names):
         programs.require(name, _PACKAGES[name])
     if os.geteuid() != 0:
         reason = "container engines need root"
@@ -123,14 +124,15 @@ def _environment(home: Path) -> dict[str, str]:
 
 
 def _wait(server: subprocess.Popen[bytes], log: Path, ready: str) -> str:
-    """Return what a server says when it is ready, however long that takes it."""
+    """Return what a server says when it is ready."""
+    until = time.monotonic() + _LIMIT
     while True:
         ended = server.poll() is not None
         text = log.read_text()
         found = re.search(ready, text)
         if found is not None:
             return found[0]
-        assert not ended, text
+        assert not ended and time.monotonic() < until, text
         time.sleep(0.02)
 
 
@@ -191,6 +193,7 @@ def docker(folder: Path, **variables: str) -> Iterator[Docker]:
         "bridge": "none",
         "cgroup-parent": "/",
         "iptables": False,
+        "ip-forward": False,
     }
     configuration = folder / "daemon.json"
     configuration.write_text(json.dumps(settings))

@@ -19,6 +19,7 @@ from envbuild.prefix import install, interpreter
 from tests import programs
 from tests.conftest import Envbuild
 from tests.image import toys
+from tests.wheels import digest
 
 HERE = Project(Path(__file__).parents[2])
 
@@ -36,20 +37,24 @@ mount --rbind "$WORK/opt" /opt || exit
 "$UV" pip sync --quiet --offline --link-mode copy --python "/opt/envs/$NAME/bin/python" "$LOCK"
 """
 
-# What `uv venv` writes for shells and for itself, which an image has no use for.
-VENV = re.compile(
+# What is there in uv's environment alone: what `uv venv` writes for shells and for itself, and uv's
+# notes of when it saw a wheel.
+THEIRS = re.compile(
     r"""
     \.gitignore | \.lock | CACHEDIR\.TAG
     | bin/(?: activate(?:\.\w+)? | activate_this\.py | deactivate\.bat | pydoc\.bat )
     | lib/python3\.\d+/site-packages/_virtualenv\.(?: py | pth )
+    | .*\.dist-info/uv_cache\.json
     """,
     re.VERBOSE,
 )
-# What both have, each in its own words.
-WORDED = re.compile(r"pyvenv\.cfg|bin/python|.*\.dist-info/(?:INSTALLER|RECORD)")
-# Where a wheel came from and when, which is not in the wheel.
-NOTED = re.compile(r".*\.dist-info/(?:uv_cache\.json|direct_url\.json)")
-REQUESTED = re.compile(r".*\.dist-info/REQUESTED")
+# What both have and what differs: the interpreter's place and version, and the installer's name.
+DIFFERENT = re.compile(r"pyvenv\.cfg|bin/python|.*\.dist-info/INSTALLER")
+# What counts in the script of an entry point, the rest of which each installer words on its own.
+LAUNCHER = re.compile(
+    rb"x(#!\S+/bin/python)\n.*^from (\S+) import (\w+)$.*^    sys\.exit\((\S+)\(\)\)$",
+    re.MULTILINE | re.DOTALL,
+)
 
 pytestmark = pytest.mark.large
 
@@ -77,12 +82,27 @@ def files(prefix: Path) -> dict[str, str | bytes]:
     return found
 
 
-def rows(record: str | bytes) -> dict[str, tuple[str, ...]]:
-    assert isinstance(record, bytes)
-    listed = list(csv.reader(io.StringIO(record[1:].decode())))
-    found = {row[0]: tuple(row[1:]) for row in listed}
-    assert len(found) == len(listed)
-    return found
+def rows(found: dict[str, str | bytes], record: str) -> dict[str, tuple[str, str]]:
+    """Return what a RECORD says, by places in the prefix; each place must have one line."""
+    content = found[record]
+    assert isinstance(content, bytes)
+    listed = list(csv.reader(io.StringIO(content[1:].decode())))
+    packages = record.rsplit("/", 2)[0]
+    said = {os.path.normpath(f"{packages}/{path}"): (sha, size) for path, sha, size in listed}
+    assert len(said) == len(listed)
+    return said
+
+
+def row(content: str | bytes) -> tuple[str, str]:
+    """Return what RECORD must say of a file."""
+    assert isinstance(content, bytes)
+    return digest(content[1:]), str(len(content) - 1)
+
+
+def launcher(content: str | bytes) -> tuple[bytes, ...] | None:
+    """Return what counts in a script of an entry point; None if it is none."""
+    found = LAUNCHER.fullmatch(content.rstrip(b"\n")) if isinstance(content, bytes) else None
+    return found.groups() if found else None
 
 
 @pytest.mark.parametrize("name", ["core", "openenv"])
@@ -114,5 +134,31 @@ def test_an_image_holds_what_uv_installs(name: str, tmp_path: Path, envbuild: En
         check=True,
     )
     theirs = files(work / "opt" / "envs" / name)
-    import pickle
-    Path("/tmp/cmp.%s.pickle" % name).write_bytes(pickle.dumps((ours, theirs)))
+
+    assert ours.keys() - theirs.keys() == set()
+    more = theirs.keys() - ours.keys()
+    assert [place for place in more if THEIRS.fullmatch(place) is None] == []
+    records = [place for place in ours if place.endswith(".dist-info/RECORD")]
+    assert len(records) == len(lock.packages)
+    worded = set()
+    for place in ours.keys() - set(records):
+        if ours[place] == theirs[place] or DIFFERENT.fullmatch(place):
+            continue
+        assert launcher(ours[place]) == launcher(theirs[place]) is not None, place
+        worded.add(place)
+    assert worded  # there are scripts
+
+    listed = {}
+    for record in records:
+        said, uvs = rows(ours, record), rows(theirs, record)
+        assert {place for place in uvs if place not in more} == said.keys()
+        for place in said:
+            if place not in worded and not place.endswith(".dist-info/INSTALLER"):
+                assert said[place] == uvs[place]
+        listed.update(said)
+    # all that is there but the environment itself, and each line is true
+    links = {place for place in ours if isinstance(ours[place], str)}
+    assert ours.keys() - listed.keys() == links | {"pyvenv.cfg"}
+    assert [
+        place for place in listed.keys() - set(records) if listed[place] != row(ours[place])
+    ] == []

@@ -81,8 +81,10 @@ def test_encodings_follow_one_another(some: list[bytes]) -> None:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(PARTS, max_size=8))
 def test_parts_whatever_they_are(parts: list[bytes]) -> None:
-    blocks = encode_parts(parts)
-    assert inflated(blocks + encode_parts(parts) + encode(b"x")) == b"".join(parts) * 2 + b"x"
+    blocks = encode_parts(parts, {}, 0)
+    assert (
+        inflated(blocks + encode_parts(parts, {}, 0) + encode(b"x")) == b"".join(parts) * 2 + b"x"
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,7 +92,7 @@ def test_parts_whatever_they_are(parts: list[bytes]) -> None:
 def test_parts_are_cut_anywhere(data: bytes, draw: st.DataObject) -> None:
     cuts = sorted(draw.draw(st.lists(st.integers(0, len(data)), max_size=5)))
     parts = [data[one:two] for one, two in pairwise([0, *cuts, len(data)])]
-    assert inflated(encode_parts(parts)) == data
+    assert inflated(encode_parts(parts, {}, 0)) == data
 
 
 LINE = st.builds(
@@ -146,7 +148,7 @@ def test_runs_of_every_length(length: int) -> None:
     run = b"ab" + b"c" * length + b"de"
     for data in (run, run + b"f" * 3000, run * 2):
         assert inflated(encode(data)) == data
-        assert inflated(encode_parts([data])) == data
+        assert inflated(encode_parts([data], {}, 0)) == data
 
 
 @pytest.mark.parametrize("distance", [1, 2, 3, 4, 5, 257, 24576, 24577, 32767, 32768, 32769, 40000])
@@ -207,7 +209,35 @@ def test_frequencies_whose_best_code_has_more_than_15_bits() -> None:
 
 def test_nothing_takes_nothing() -> None:
     assert encode(b"") == b""
-    assert inflated(encode_parts([])) == b""
+    assert inflated(encode_parts([], {}, 0)) == b""
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([b"a", b"opt/envs/core/", b"x" * 300, b"0" * 259, bytes(40)])),
+            st.sampled_from([0, 1, 100, 32_000, 40_000]),
+        ),
+        max_size=8,
+    )
+)
+def test_parts_that_were_there_before(calls: list[tuple[list[bytes], int]]) -> None:
+    recent: dict[bytes, int] = {}
+    blocks, plain = b"", b""
+    for parts, between in calls:
+        blocks += encode_parts(parts, recent, len(plain))
+        plain += b"".join(parts)
+        other = random.Random(between).randbytes(between)
+        blocks += encode(other)
+        plain += other
+    assert inflated(blocks) == plain
+
+
+def test_a_part_that_was_there_before_takes_a_few_bytes() -> None:
+    recent: dict[bytes, int] = {}
+    part = random.Random(2).randbytes(200)
+    first = encode_parts([part], recent, 0)
+    assert len(encode_parts([part], recent, 200)) < 12 < len(first)
 
 
 @pytest.mark.parametrize(
@@ -249,7 +279,7 @@ def test_the_bytes_of_this_version() -> None:
         "two": encode(skewed(50_000, 2, 3.0)),
         "skewed": encode(skewed(120_000, 60, 1.3)),
         "all": encode(bytes(range(256)) * 20),
-        "parts": encode_parts(parts),
+        "parts": encode_parts(parts, {}, 0),
         "lines": encode_lines(
             b"".join(b"a/%d,sha256=%x,\n" % (n, n * n) for n in range(999)), b",sha"
         ),
