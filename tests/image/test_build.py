@@ -401,7 +401,7 @@ def test_killed_at_any_moment_there_is_the_old_image_or_the_new_one(
     if not new:
         made(toy, out)
     moments = random.Random(f"{cached}{new}")
-    for _ in range(12):
+    for _ in range(8):
         with subprocess.Popen(
             [sys.executable, "-c", RUN, toy.project.folder, out, cache],
             env={**os.environ, "PYTHONPATH": str(ROOT)},
