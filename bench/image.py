@@ -3,11 +3,10 @@
     python bench/image.py WORK [ROUNDS]
     python bench/image.py WORK ROUNDS ENV WHEELHOUSE
 
-WORK is a folder with about 12 GB free; what is downloaded stays there. The environment is torch for
-CPUs, as pip finds it, and what is often beside it. All programs put the same installed files into
-an image; ours from wheels, the others from a virtual environment that is there already, which
-costs them nothing here. Nobody's image has a base. With ENV, an environment of the project, only
-the bound is compared with.
+WORK is a folder with about 12 GB free, 40 for gpu; what is downloaded stays there. The environment
+is torch for CPUs, as pip finds it, and what is often beside it; or ENV of the project. All programs
+put the same installed files into an image; ours from wheels, the others from a virtual environment
+that is there already, which costs them nothing here. Nobody's image has a base.
 
 The bound is what cannot be left out: hashing the wheels, inflating what is in them by the quickest
 library at hand, hashing what comes out, hashing what was written; in as many processes.
@@ -26,7 +25,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -60,17 +58,15 @@ requirements = [
 TORCH = "torch==2.13.0"
 
 
-def main(work: Path, rounds: int) -> None:
+def main(image: _Image, rounds: int) -> None:
     """Print the ratios."""
-    project, lock = _project(work)
-    image = _Image(project, lock, NAME, project.wheelhouse, work)
     _against_the_bound(image, rounds)
     first = statistics.median(image.cold() for _ in range(rounds))
     again = statistics.median(image.run() for _ in range(rounds))
     print(f"nothing changed: {again:.2f} s, 1/{first / again:.0f} of {first:.2f} s (goal: 1/50)")
     _one_changed(image, first)
-    _peers(work, _installed(work, lock, project.wheelhouse), image.cold, rounds)
-    _readers(image.out, work)
+    _readers(image)
+    _peers(image, rounds)
 
 
 class _Image:
@@ -91,6 +87,7 @@ class _Image:
         self.lock = lock
         self.name = name
         self.wheelhouse = wheelhouse
+        self.work = work
         self.out = work / "out"
         self._cache = work / "cache"
         self._command: list[str | Path] = [sys.executable, "-m", "envbuild"]
@@ -163,17 +160,18 @@ def _project(work: Path) -> tuple[Project, Lock]:
     return project, lock
 
 
-def _installed(work: Path, lock: Lock, wheelhouse: Path) -> Path:
+def _installed(image: _Image) -> Path:
     """Install the lock as the other programs want it."""
-    venv = work / "venv"
+    venv = image.work / f"venv-{image.name}"
     if not (venv / "whole").exists():
         shutil.rmtree(venv, ignore_errors=True)
         uv = uvtool.executable()
         python = interpreter.find((3, 11))[0].path
         common.run([uv, "venv", "-q", "--python", python, venv])
-        derived = work / f"pylock.{NAME}.toml"
-        derived.write_bytes(derived_lock(lock, wheelhouse))
-        common.run([uv, "pip", "sync", "-q", "--offline", "--python", venv / "bin/python", derived])
+        derived = image.work / f"pylock.{image.name}.toml"
+        derived.write_bytes(derived_lock(image.lock, image.wheelhouse))
+        sync: list[str | Path] = [uv, "pip", "sync", "-q", "--offline", "--link-mode", "hardlink"]
+        common.run([*sync, "--python", venv / "bin/python", derived])
         (venv / "whole").touch()
     return venv
 
@@ -204,8 +202,9 @@ def _one_changed(image: _Image, cold: float) -> None:
     print(f"one small wheel changed: {seconds:.2f} s, 1/{cold / seconds:.0f} (goal: 1/15)")
 
 
-def _peers(work: Path, venv: Path, cold: Callable[[], float], rounds: int) -> None:
+def _peers(image: _Image, rounds: int) -> None:
     """Put the installed files into an image by other programs, in turn with ours."""
+    venv = _installed(image)
     peers = {"umoci insert": (_umoci, 4), "buildah": (_buildah, 7), "docker build": (_docker, 7)}
     for title, (peer, least) in peers.items():
         if shutil.which(title.split()[0]) is None:
@@ -214,7 +213,7 @@ def _peers(work: Path, venv: Path, cold: Callable[[], float], rounds: int) -> No
         if title == "docker build" and "DOCKER_HOST" not in os.environ:
             print(f"{title}: no daemon (DOCKER_HOST)")
             continue
-        pairs = [(cold(), peer(work, venv)) for _ in range(rounds)]
+        pairs = [(image.cold(), peer(image.work, venv)) for _ in range(rounds)]
         ratio = statistics.median(theirs / ours for ours, theirs in pairs)
         ours, theirs = (statistics.median(column) for column in zip(*pairs, strict=True))
         print(f"{title}: {theirs:.1f} s against {ours:.1f} s, {ratio:.1f} times (goal: {least})")
@@ -222,45 +221,47 @@ def _peers(work: Path, venv: Path, cold: Callable[[], float], rounds: int) -> No
 
 def _umoci(work: Path, venv: Path) -> float:
     layout = work / "umoci"
-    shutil.rmtree(layout, ignore_errors=True)
     common.run(["umoci", "init", "--layout", layout])
     common.run(["umoci", "new", "--image", f"{layout}:x"])
-    return common.run(["umoci", "insert", "--image", f"{layout}:x", venv, f"/opt/envs/{NAME}"])
+    seconds = common.run(["umoci", "insert", "--image", f"{layout}:x", venv, "/opt/envs/x"])
+    shutil.rmtree(layout)
+    return seconds
 
 
 def _buildah(work: Path, venv: Path) -> float:
     buildah: list[str | Path] = ["buildah", "--root", work / "buildah"]
     buildah += ["--runroot", work / "buildah-run", "--storage-driver", "vfs"]
-    shutil.rmtree(work / "buildah-out", ignore_errors=True)
     begun = time.perf_counter()
     container = subprocess.run(
         [*map(str, buildah), "from", "scratch"], capture_output=True, text=True, check=True
     ).stdout.strip()
-    common.run([*buildah, "copy", "-q", container, venv, f"/opt/envs/{NAME}"])
+    common.run([*buildah, "copy", "-q", container, venv, "/opt/envs/x"])
     target = f"oci:{work}/buildah-out:x"
     common.run([*buildah, "commit", "-q", "--disable-compression=true", container, target])
     seconds = time.perf_counter() - begun
     common.run([*buildah, "rm", container])
+    for name in ("buildah", "buildah-run", "buildah-out"):
+        shutil.rmtree(work / name)
     return seconds
 
 
 def _docker(work: Path, venv: Path) -> float:
     context = work / "context"
-    if not context.is_dir():
-        context.mkdir()
-        shutil.copytree(venv, context / "venv", symlinks=True)
-        (context / "Dockerfile").write_text(f"FROM scratch\nCOPY venv /opt/envs/{NAME}\n")
+    context.mkdir()
+    common.run(["cp", "-al", venv, context / "venv"])
+    (context / "Dockerfile").write_text("FROM scratch\nCOPY venv /opt/envs/x\n")
     build: list[str | Path] = ["docker", "build", "-q", "--no-cache", "--network", "none"]
     build += ["-t", "bench", context]
     seconds = common.run(build)
     common.run(["docker", "rmi", "-f", "bench"])
+    shutil.rmtree(context)
     return seconds
 
 
-def _readers(out: Path, work: Path) -> None:
+def _readers(image: _Image) -> None:
     """Read the largest layer as it is, and as a gzip file of one member."""
-    ours = max((out / "blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
-    single = work / "single.gz"
+    ours = max((image.out / "blobs/sha256").iterdir(), key=lambda path: path.stat().st_size)
+    single = image.work / "single.gz"
     with single.open("wb") as file:
         unpack = subprocess.Popen(["gzip", "-dc", ours], stdout=subprocess.PIPE)
         subprocess.run(["gzip", "-6"], stdin=unpack.stdout, stdout=file, check=True)
@@ -304,20 +305,31 @@ def _bound(path: Path) -> int:
     return len(digest.digest())
 
 
-def of_project(work: Path, rounds: int, name: str, wheelhouse: Path) -> None:
-    """Compare an environment of the project with the bound."""
+def _of_project(work: Path, name: str, wheelhouse: Path) -> _Image:
     project = Project(common.PROJECT)
     lock = lockfile.read(project.lock_file(name), name)
-    _against_the_bound(_Image(project, lock, name, wheelhouse.absolute(), work), rounds)
+    # a copy, whose lock can be changed
+    folder = work / "project"
+    for kind in ("envs", "sites", "locks"):
+        shutil.copytree(project.folder / kind, folder / kind, dirs_exist_ok=True)
+    return _Image(Project(folder), lock, name, wheelhouse.absolute(), work)
+
+
+def _of_bench(work: Path) -> _Image:
+    project, lock = _project(work)
+    return _Image(project, lock, NAME, project.wheelhouse, work)
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--bound"]:
         bound(Path(sys.argv[2]), list(map(Path, sys.argv[3:])))
-    elif len(sys.argv) > 3:
-        of_project(Path(sys.argv[1]).absolute(), int(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
     elif len(sys.argv) > 1:
-        main(Path(sys.argv[1]).absolute(), int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+        its_work = Path(sys.argv[1]).absolute()
+        named = len(sys.argv) > 3
+        its_image = (
+            _of_project(its_work, sys.argv[3], Path(sys.argv[4])) if named else _of_bench(its_work)
+        )
+        main(its_image, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
     else:
         # `make bench` runs every script: this one needs a folder that somebody names
         print("image: python bench/image.py WORK [ROUNDS [ENV WHEELHOUSE]]")

@@ -26,6 +26,13 @@ _MOST_USER = 8**7 - 1
 _PLATFORM = re.compile(r"x86_64-manylinux_2_(?P<minor>[0-9]+)")
 
 
+# folders of an image that are others', and those whose mode is their purpose
+_SYSTEM = re.compile(
+    r"/(?:(?:bin|boot|dev|etc|lib|lib32|lib64|libx32|opt/envs|proc|python|sbin|sys|usr)(?:/|\Z)"
+    r"|(?:home|media|mnt|opt|root|run|srv|tmp|var|var/tmp)\Z)"
+)
+
+
 class StaticMetadata(Table, frozen=True):
     """What an old sdist requires, so that none of its code runs while locking."""
 
@@ -251,6 +258,13 @@ def _check_image(image: Image, path: Path) -> None:
                 f"image.{key}: not an absolute path",
                 where=path,
                 expected="a path such as /results, without '.', '..', ':' or '/' at its end",
+                found=repr(folder),
+            )
+        if _SYSTEM.match(folder):
+            raise InputError(
+                f"image.{key}: a folder of the system, which the image's user would own",
+                where=path,
+                expected="a folder of the user's own, such as /results",
                 found=repr(folder),
             )
     for name in image.environment:

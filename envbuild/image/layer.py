@@ -37,10 +37,12 @@ _BOMB_SIZE, _BOMB_RATIO = 64 << 20, 500
 # the library's own types say that this is an exception, not a class of them
 _IsalError = cast("type[Exception]", isal_zlib.IsalError)
 
-# What comes of these tells how a stream of one block ended; see `_joinable`.
-_PROBE = b"\0\0\xff\xff\0" + b"\0\0\xff\xff" + deflate.LAST
-_TOLD = _PROBE[5:]
-_REST = bytes(0xFF00 - len(_TOLD))
+# What comes of this tells how a stream of one block ended; see `_joinable`. It is a stored block of
+# 248 bytes, the first of which is F8, and a last block; or else, with the first byte as the end of
+# a block's header, the begin of a stored block of 1,792 bytes.
+_PROBE = b"\xf8\0\x07\xff\xf8" + bytes(247) + deflate.LAST
+_HERE, _NEXT = _PROBE[4:-2], _PROBE[5:]
+_REST = bytes(1792 - len(_NEXT))
 
 
 _zeros = lru_cache(bytes)
@@ -374,9 +376,9 @@ def _joinable(stream: bytes, size: int) -> tuple[bytes, bytes]:
     The block ends at some bit of the last byte; an empty stored block behind it (RFC 1951, 3.2.4)
     needs three bits, the rest of that byte, and ``00 00 FF FF``. Where fewer than three bits are
     left it begins in the byte that follows. Which it is cannot be seen, but a decoder can be
-    asked: ``00 00 FF FF 00`` is either that block and the begin of another, or the begin of a
-    stored block of 65,280 bytes; what is fed next then gives nothing or itself. Behind all of it,
-    a last block must be read as such: what fills the last byte may be something else than zeros.
+    asked, with bytes that are a stored block in both cases, of one length or of another. Behind
+    it, a last block must be read as such: what fills the last byte may be something else than
+    zeros.
 
     Returns:
         The blocks, and their content; the blocks are empty where no decoder would take them.
@@ -390,11 +392,12 @@ def _joinable(stream: bytes, size: int) -> tuple[bytes, bytes]:
         if len(content) != size:
             return b"", b""
         told = inflater.decompress(_PROBE)
-        if told == _TOLD:
+        if told == _NEXT:
             end = b"\0\0\0\xff\xff"
-            told = inflater.decompress(_REST + deflate.LAST).removeprefix(_REST)
+            rest = inflater.decompress(_REST + deflate.LAST)
+            told = _HERE if rest == _REST else b""
     except _IsalError:
         return b"", b""
-    if told or not inflater.eof or inflater.unused_data:
+    if told != _HERE or not inflater.eof or inflater.unused_data:
         return b"", b""
     return opened + end, content

@@ -290,3 +290,19 @@ PACKAGE = (
 )
 def test_settings_that_no_image_can_have(tmp_path: Path, line: str, message: str) -> None:
     assert refusal(tmp_path, f"{GOOD}[image]\n{line}\n") == f"envs/toy.toml: image.{message}"
+
+
+@pytest.mark.parametrize(
+    "folder", ["/usr", "/etc/ssl", "/opt", "/opt/envs/toy", "/tmp", "/var", "/python/lib", "/lib64"]
+)
+def test_folders_of_the_system_are_not_the_users(tmp_path: Path, folder: str) -> None:
+    assert refusal(tmp_path, f'{GOOD}[image]\nworkdir = "{folder}"\n') == (
+        "envs/toy.toml: image.workdir: a folder of the system, which the image's user would own\n"
+        "  expected: a folder of the user's own, such as /results\n"
+        f"  found: '{folder}'"
+    )
+
+
+@pytest.mark.parametrize("folder", ["/results", "/opt/data", "/var/data", "/tmp/x", "/users"])
+def test_folders_that_can_be_the_users(tmp_path: Path, folder: str) -> None:
+    assert load(tmp_path, f'{GOOD}[image]\nworkdir = "{folder}"\n').image.workdir == folder
