@@ -278,7 +278,8 @@ def test_the_command_pins_and_says_what_changed(
     report = json.loads(envbuild("lock", "--base", "--json", cwd=project).out)
     assert report["schema"] == "envbuild.lock-base/1"
     assert report["changes"] == [{"name": "zlib1g", "old": "1.0", "new": "1.1"}]
-    assert (report["packages"], len(report["warnings"])) == (10, 3)
+    assert report["packages"] == len((*BASE, *PYTHON)) + 1
+    assert len(report["warnings"]) == 3
 
 
 @pytest.mark.parametrize(

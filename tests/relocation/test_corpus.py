@@ -427,7 +427,7 @@ def a_receipt_of_another_place(at: Ground) -> None:
     Found("P005", "error", "<PREFIX>", "the lock has changed", "as its receipt says"), quick="P005"
 )
 def the_lock_has_changed(at: Ground) -> None:
-    at.change(at.site.project.lock_file("toy"), "-30T00:00:00Z", "-29T00:00:00Z")
+    at.change(at.site.project.lock_file("toy"), "T00:00:00Z", "T01:00:00Z")
 
 
 @plants(
