@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from envbuild.artifacts import Artifact, wheel
-from envbuild.artifacts.archive import Archive, Entry
+from envbuild.artifacts.archive import MEND, Archive, Entry
 from envbuild.artifacts.wheel import Recorded, WheelContents
 from envbuild.errors import InputError, StepError
 from envbuild.findings import Finding
@@ -28,6 +29,7 @@ COLLISION = "G001"
 
 # The longest `#!` line that every kernel takes whole, in bytes (execve(2)).
 _SHEBANG = 127
+_DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _LAUNCHER = """\
 {shebang}
 import re
@@ -111,7 +113,17 @@ def read(path: Path) -> Held:
     name = f"{contents.dist_info}/entry_points.txt"
     found = wheel.read(path, [entry for entry in contents.entries if entry.name == name])
     text = found.get(name, b"").decode("utf-8", "replace")
-    return Held(contents, installed.entry_points(path.name, text))
+    points = installed.entry_points(path.name, text)
+    for place, point in points.items():
+        if not all(map(_DOTTED.fullmatch, (point.module, point.attribute))):
+            raise InputError(
+                f"no script can be made for the entry point {posixpath.basename(place)}",
+                where=f"{path.name}: {name}",
+                expected="NAME = MODULE:ATTRIBUTE",
+                found=f"{point.module}:{point.attribute}",
+                mend=MEND,
+            )
+    return Held(contents, points)
 
 
 def files(held: Held, target: Target) -> list[File]:

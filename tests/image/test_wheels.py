@@ -642,3 +642,26 @@ def test_scripts_really_run_below_a_long_prefix(tmp_path: Path) -> None:
     assert done.stdout == f"{[str(prefix / 'bin' / 'toy'), 'a b']}\n"
     done = subprocess.run([prefix / "bin" / "own", "a b"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "['a b']\n", "")
+
+
+@pytest.mark.parametrize(
+    ("point", "found"),
+    [
+        ("tool", "tool:"),
+        ("tool:", "tool:"),
+        ("os; import x:main", "os; import x:main"),
+        ("tool:main()", "tool:main()"),
+        ("to-ol:main", "to-ol:main"),
+    ],
+)
+def test_entry_points_that_no_script_can_be_made_for(
+    tmp_path: Path, point: str, found: str
+) -> None:
+    path = make_wheel(tmp_path, "tool", "1.0", entry_points=f"[console_scripts]\ntool = {point}\n")
+    with pytest.raises(InputError) as caught:
+        wheels.read(path)
+    assert str(caught.value) == (
+        "tool-1.0-py3-none-any.whl: tool-1.0.dist-info/entry_points.txt: no script can be made for "
+        f"the entry point tool\n  expected: NAME = MODULE:ATTRIBUTE\n  found: {found}\n"
+        f"  mend: {MEND}"
+    )
