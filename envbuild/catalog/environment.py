@@ -253,7 +253,8 @@ def _check_image(image: Image, path: Path) -> None:
     for key, folder in folders.items():
         parts = folder.split("/")
         plain = folder.isprintable() and ":" not in folder
-        if parts[0] or len(parts) < 2 or {"", ".", ".."} & set(parts[1:]) or not plain:
+        whiteout = any(part.startswith(".wh.") for part in parts)
+        if parts[0] or len(parts) < 2 or {"", ".", ".."} & set(parts[1:]) or not plain or whiteout:
             raise InputError(
                 f"image.{key}: not an absolute path",
                 where=path,

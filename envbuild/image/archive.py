@@ -128,7 +128,7 @@ def _check(member: tarfile.TarInfo, path: Path) -> None:
     # the image's user is not its owner
     needed = 0o555 if member.isdir() else 0o444
     readable = member.issym() or member.mode & needed == needed
-    if not (kind and inside and readable) or ".." in member.name.split("/"):
+    if not (kind and inside and readable) or ".." in member.name.split("/") or "/.wh." in name:
         raise InputError(
             "the interpreter's archive holds what does not belong into an image",
             where=f"{path}: {member.name}",

@@ -12,7 +12,7 @@ import msgspec
 
 from envbuild import forked, progress
 from envbuild.artifacts import Artifact
-from envbuild.digest import sha256_bytes, sha256_file
+from envbuild.digest import sha256_bytes
 from envbuild.errors import StepError
 from envbuild.findings import Finding
 from envbuild.image import archive, debian, documents, oci, plan, wheels
@@ -99,6 +99,8 @@ def build(
         OSError: something cannot be read or written.
     """
     known = inputs(request)
+    if out is not None and isinstance(request.base, oci.Base) and out.exists():
+        oci.check_apart(request.base.folder, out)
     with contextlib.ExitStack() as stack:
         place = None if out is None else stack.enter_context(oci.place(out))
         if cache is not None:
@@ -206,7 +208,7 @@ class _Building:
         self._read(artifacts)
         for file, held in self._held.items():
             self._files[file] = wheels.files(held, self._request.target)
-        planned, findings = wheels.plan(artifacts, self._held, self._files)
+        planned, findings = wheels.plan(artifacts, self._held, self._files, self._request.target)
         tasks = self._tasks(planned)
         keys = [plan.key(task, self._request.compression) for task in tasks]
         there = dict(self._there(tasks, keys))
@@ -348,8 +350,10 @@ class _Building:
             )
 
     def _deb(self, package: Package) -> Path:
+        """Return a copy of a .deb that nobody else can change, held to its pin."""
         path = self._wheelhouse / package.file
-        found = sha256_file(path)
+        data = path.read_bytes()
+        found = sha256_bytes(data)
         if found != package.sha256:
             raise StepError(
                 "the package is not the one that is pinned",
@@ -358,7 +362,9 @@ class _Building:
                 found=f"SHA-256 {found}",
                 mend="run it again with the network allowed, which replaces the file",
             )
-        return path
+        copy = self._work / package.file
+        copy.write_bytes(data)
+        return copy
 
 
 def _facts(path: Path) -> _Facts:

@@ -40,9 +40,14 @@ def settings(request: Request) -> oci.Settings:
         entrypoint=image.entrypoint,
         command=python,
         environment=variables,
-        labels={**told(request), **image.labels},
+        labels={**told(request), **image.labels, **_own(request)},
         created=request.lock.exclude_newer,
     )
+
+
+def _own(request: Request) -> dict[str, str]:
+    """Return what no setting may say otherwise."""
+    return {name: text for name, text in told(request).items() if name.startswith("envbuild.")}
 
 
 def told(request: Request) -> dict[str, str]:

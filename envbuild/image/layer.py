@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zlib
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import BinaryIO, Literal, cast
@@ -33,6 +34,9 @@ _JOINED_STREAM, _JOINED_CONTENT = 1 << 20, 16 << 20
 _SMALL, _TOGETHER = 256, 1 << 20
 # Beyond this size, in bytes, and this ratio no honest file is compressed; DEFLATE allows 1032.
 _BOMB_SIZE, _BOMB_RATIO = 64 << 20, 500
+
+# the longest name and path of Linux, in bytes (limits.h); of a longer one so much is shown
+_NAME, _PATH, _SHOWN = 255, 4095, 100
 
 # the library's own types say that this is an exception, not a class of them
 _IsalError = cast("type[Exception]", isal_zlib.IsalError)
@@ -153,6 +157,7 @@ class Layer:
         return Blob(self._blob.hexdigest(), self._size, self._tar.hexdigest(), self._unpacked)
 
     def _header(self, item: Item, size: int | None = None) -> None:
+        _check_name(item.path)
         parent = item.path.rpartition("/")[0]
         if parent not in self._folders:
             parts = parent.split("/")
@@ -299,11 +304,19 @@ class _Copy:
         if stream and stream[0] & 1:
             joined, content = _joinable(stream, self.entry.size)
             if joined:
+                if self._hash is not None:
+                    self._read_strictly(stream)
                 self._check(content)
                 self._end()
                 return joined, content
         chunks = (stream[at : at + _PIECE] for at in range(0, len(stream), _PIECE))
         return b"", b"".join(content for _, content in self._inflated(chunks))
+
+    def _read_strictly(self, stream: bytes) -> None:
+        try:
+            zlib.decompressobj(-15).decompress(stream, self.entry.size)
+        except zlib.error as error:
+            raise self._refused(f"cannot be inflated: {error}") from error
 
     def pieces(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the stream in pieces, each with the content that came of it."""
@@ -321,11 +334,12 @@ class _Copy:
         self._end()
 
     def _inflated(self, chunks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes]]:
-        inflater = isal_zlib.decompressobj(-15)
+        # zlib is as strict as what reads images; isal takes codes that it refuses
+        inflater = isal_zlib.decompressobj(-15) if self._hash is None else zlib.decompressobj(-15)
         for chunk in chunks:
             try:
                 content = inflater.decompress(chunk)
-            except _IsalError as error:
+            except (_IsalError, zlib.error) as error:
                 raise self._refused(f"cannot be inflated: {error}") from error
             self._check(content)
             yield chunk, content
@@ -368,6 +382,27 @@ class _Copy:
     ) -> InputError:
         where = f"{self._label}: {self.entry.name}"
         return InputError(what, where=where, expected=expected, found=found, mend=MEND)
+
+
+def _check_name(path: str) -> None:
+    """Refuse names that mean something else in a layer, and those that no file system holds."""
+    if "/.wh." in f"/{path}":
+        raise InputError(
+            "a name that makes container engines remove a file of the layers below",
+            where=path,
+            expected="no part that begins with .wh. (OCI image-spec, whiteouts)",
+            mend=MEND,
+        )
+    if (len(path) > _NAME or not path.isascii()) and (
+        len(path.encode()) > _PATH or max(map(len, path.encode().split(b"/"))) > _NAME
+    ):
+        raise InputError(
+            "a name that no file system holds",
+            where=path if len(path) <= _SHOWN else f"{path[:_SHOWN]}...",
+            expected=f"at most {_NAME} bytes between two '/', and {_PATH} in all",
+            found=f"{len(path.encode())} bytes",
+            mend=MEND,
+        )
 
 
 def _joinable(stream: bytes, size: int) -> tuple[bytes, bytes]:

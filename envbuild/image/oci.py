@@ -98,6 +98,7 @@ class Base(msgspec.Struct, frozen=True):
         layers: its layers, the lowest first.
         environment: its variables.
         history: as its configuration has it.
+        holds: the environment of ours that it has, if any.
     """
 
     folder: Path
@@ -105,6 +106,7 @@ class Base(msgspec.Struct, frozen=True):
     layers: tuple[Descriptor, ...]
     environment: dict[str, str]
     history: tuple[dict[str, Any], ...]
+    holds: str = ""
 
 
 def layer(digest: str, size: int, diff_id: str, compression: Compression) -> Descriptor:
@@ -173,6 +175,7 @@ def check_place(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
     begun = {name for name in names if name.startswith(_WORK)}
     foreign = names - _FILES - begun
+    foreign |= {path.name for path in (folder / "blobs", blobs(folder)) if path.is_symlink()}
     images = _images(folder)
     if images is None:
         raise PreflightError(
@@ -189,6 +192,21 @@ def check_place(folder: Path) -> None:
             where=folder,
             expected=_WANTED,
             found=", ".join(sorted(foreign)[:5]),
+            mend="name another folder with -o",
+        )
+
+
+def check_apart(base: Path, out: Path) -> None:
+    """Refuse to write an image over the one that it stands on.
+
+    Raises:
+        PreflightError: it is the same folder.
+    """
+    if base.samefile(out):
+        raise PreflightError(
+            "the base image is in the folder that the image would be written to",
+            where=out,
+            expected="another folder: what is there is removed",
             mend="name another folder with -o",
         )
 
@@ -384,6 +402,7 @@ class _Rootfs(msgspec.Struct):
 
 class _Run(msgspec.Struct):
     environment: list[str] | None = msgspec.field(default=None, name="Env")
+    labels: dict[str, str] | None = msgspec.field(default=None, name="Labels")
 
 
 class _Config(msgspec.Struct):
@@ -444,6 +463,7 @@ def read_base(folder: Path, digest: str) -> Base:
         ),
         dict(_variable(one) for one in run.environment or ()),
         tuple(config.history or ()),
+        (run.labels or {}).get(ENVIRONMENT, ""),
     )
 
 

@@ -217,6 +217,14 @@ def check(request: Request) -> None:
         InputError: Debian's Python is of another version than the environment wants, or base and
             interpreter do not go together.
     """
+    if isinstance(request.base, oci.Base) and request.base.holds == request.environment:
+        raise InputError(
+            f"the base image holds {request.environment} already: what is not in the lock any "
+            "more would stay",
+            where=f"{request.base.folder}@sha256:{request.base.digest}",
+            expected="an image without it",
+            mend="name the base that it was built on",
+        )
     if request.interpreter != "debian":
         return
     if request.base != "debian":

@@ -114,6 +114,14 @@ def read(path: Path) -> Held:
     found = wheel.read(path, [entry for entry in contents.entries if entry.name == name])
     text = found.get(name, b"").decode("utf-8", "replace")
     points = installed.entry_points(path.name, text)
+    for one in (*(entry.name for entry in contents.entries), *points):
+        if "/.wh." in f"/{one}":
+            raise InputError(
+                "a name that makes container engines remove a file of the layers below",
+                where=f"{path.name}: {one}",
+                expected="no part that begins with .wh. (OCI image-spec, whiteouts)",
+                mend=MEND,
+            )
     for place, point in points.items():
         if not all(map(_DOTTED.fullmatch, (point.module, point.attribute))):
             raise InputError(
@@ -135,6 +143,7 @@ def files(held: Held, target: Target) -> list[File]:
     """
     contents = held.contents
     recorded = {one.path: one for one in contents.record}
+    own = set(_generated(held, target))
     found = []
     for entry in contents.entries:
         folder, _, name = entry.name.rpartition("/")
@@ -142,13 +151,22 @@ def files(held: Held, target: Target) -> list[File]:
         if not entry.is_folder and not written:
             place = contents.place(entry.name, target.minor)
             script = place.startswith("bin/") and contents.landing(entry.name)[0] == "scripts"
-            if not script or scripts.stands_for(place) not in held.points:
+            if place not in own and (not script or scripts.stands_for(place) not in held.points):
                 found.append(File(entry, place, recorded[entry.name], script))
     return found
 
 
+def _generated(held: Held, target: Target) -> list[str]:
+    """Return where installers write what they say of an installed wheel."""
+    info = f"{target.packages}/{held.contents.dist_info}"
+    return [f"{info}/{name}" for name in ("INSTALLER", "REQUESTED", "RECORD")]
+
+
 def plan(
-    wheels: Sequence[Artifact], held: Mapping[str, Held], brought: Mapping[str, Sequence[File]]
+    wheels: Sequence[Artifact],
+    held: Mapping[str, Held],
+    brought: Mapping[str, Sequence[File]],
+    target: Target,
 ) -> tuple[list[Planned], list[Finding]]:
     """Settle which wheel a file is from where several bring it: the last one, as in an install.
 
@@ -156,6 +174,7 @@ def plan(
         wheels: in the order of the lock.
         held: what each holds, by file name.
         brought: its files, likewise.
+        target: where they are installed.
 
     Returns:
         What of each wheel goes into the image, and a warning for every two that bring different
@@ -171,6 +190,7 @@ def plan(
     for number, artifact in enumerate(wheels):
         places = [(place, "") for place in held[artifact.file].points]
         places += [(one.place, one.said.digest) for one in brought[artifact.file]]
+        places += [(place, "") for place in _generated(held[artifact.file], target)]
         for place, digest in places:
             other = owners.get(place)
             if other is not None and other != number:
@@ -254,10 +274,10 @@ def write(
             # data that a wheel has there takes the place of a script for an entry point
             if not rows.there(place):
                 rows.add(place, _launcher(target, point), mode=0o755)
-        info = f"{target.packages}/{held.contents.dist_info}"
-        rows.add(f"{info}/INSTALLER", b"envbuild\n")
-        rows.add(f"{info}/REQUESTED", b"")
-        rows.close(f"{info}/RECORD")
+        installer, requested, record = _generated(held, target)
+        rows.add(installer, b"envbuild\n")
+        rows.add(requested, b"")
+        rows.close(record)
         if _state(descriptor) != before:
             raise StepError(
                 "the wheel changed while it was read",
@@ -335,8 +355,9 @@ class _Rows:
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerows((path, *rows[path]) for path in sorted(rows))
-        record = Item(self.target.path(place), content=text.getvalue().encode())
-        self.layer.add(record, mark=b",sha256=")
+        if place not in self._hidden:
+            record = Item(self.target.path(place), content=text.getvalue().encode())
+            self.layer.add(record, mark=b",sha256=")
 
     def _relative(self, place: str) -> str:
         inside = place.removeprefix(self.target.packages + "/")

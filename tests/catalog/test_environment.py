@@ -275,7 +275,18 @@ PACKAGE = (
         ("user = 2097152", f"user: not {USER}  found: 2097152"),
         *(
             (f'workdir = "{path}"', f"workdir: not {ABSOLUTE}  found: '{path}'")
-            for path in ("", "results", "/", "//a", "/a/", "/a//b", "/a/../b", "/./a", "/a:b")
+            for path in (
+                "",
+                "results",
+                "/",
+                "//a",
+                "/a/",
+                "/a//b",
+                "/a/../b",
+                "/./a",
+                "/a:b",
+                "/a/.wh.b",
+            )
         ),
         (r'workdir = "/a\nb"', f"workdir: not {ABSOLUTE}  found: '/a\\nb'"),
         ('volumes = ["/a", "b"]', f"volumes[1]: not {ABSOLUTE}  found: 'b'"),

@@ -515,3 +515,27 @@ def test_a_bomb_is_not_inflated_to_its_end(
     assert message.endswith(" bytes or more")
     # 64 KiB of a stream give 66 MB at most, which are there once more while they are put together
     assert peak < 140 << 20
+
+
+@pytest.mark.parametrize("path", [".wh.usr", "usr/.wh..wh..opq", "a/.wh.b/c"])
+def test_names_that_remove_files_of_other_layers(path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Layer(io.BytesIO(), "gzip").add(Item(path))
+    assert str(caught.value) == (
+        f"{path}: a name that makes container engines remove a file of the layers below\n"
+        "  expected: no part that begins with .wh. (OCI image-spec, whiteouts)\n"
+        f"  mend: {MEND}"
+    )
+
+
+@pytest.mark.parametrize("path", ["x" * 256, "é" * 128, "/".join(["x" * 200] * 21)])
+def test_names_that_no_file_system_holds(path: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Layer(io.BytesIO(), "gzip").add(Item(path))
+    assert str(caught.value) == (
+        f"{path[:100]}...: a name that no file system holds\n"
+        "  expected: at most 255 bytes between two '/', and 4095 in all\n"
+        f"  found: {len(path.encode())} bytes\n"
+        f"  mend: {MEND}"
+    )
+    Layer(io.BytesIO(), "gzip").add(Item("x" * 255))

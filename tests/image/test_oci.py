@@ -3,6 +3,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -429,3 +430,25 @@ def test_nothing_is_left_of_an_image_that_failed(tmp_path: Path) -> None:
     assert not list(old.glob(".envbuild-*"))
     wrote(old, b"one")
     assert {path.name for path in old.rglob("*") if path.is_file()} == before.keys()
+
+
+@pytest.mark.parametrize("link", ["blobs", "blobs/sha256"])
+def test_blobs_that_lie_elsewhere_are_left_alone(tmp_path: Path, link: str) -> None:
+    place, other = tmp_path / "out", tmp_path / "other"
+    wrote(place, b"layer")
+    shutil.move(place / link, other)
+    (place / link).symlink_to(other)
+    assert refused_place(place).startswith(f"{place}: the folder holds something else\n")
+    assert list(other.iterdir())
+
+
+def test_an_image_is_not_written_over_its_base(tmp_path: Path) -> None:
+    wrote(tmp_path / "out", b"layer")
+    with pytest.raises(PreflightError) as caught:
+        oci.check_apart(tmp_path / "out", tmp_path / "." / "out")
+    assert str(caught.value) == (
+        f"{tmp_path}/out: the base image is in the folder that the image would be written to\n"
+        "  expected: another folder: what is there is removed\n"
+        "  mend: name another folder with -o"
+    )
+    oci.check_apart(tmp_path / "out", tmp_path)

@@ -304,3 +304,15 @@ def test_inputs_do_not_depend_on_an_order_that_does_not_matter(toy: Toy) -> None
 
 def test_a_request_is_read_from_files_alone(toy: Toy) -> None:
     assert read(toy) == toy.request
+
+
+def test_a_base_that_holds_the_environment_is_refused(toy: Toy) -> None:
+    base = msgspec.structs.replace(BASE, holds="toy")
+    assert refusal(lambda: read(toy, base=base, interpreter="none")) == (
+        f"base@sha256:{'b' * 64}: the base image holds toy already: what is not in the lock any "
+        "more would stay\n"
+        "  expected: an image without it\n"
+        "  mend: name the base that it was built on"
+    )
+    other = msgspec.structs.replace(BASE, holds="other")
+    assert read(toy, base=other, interpreter="none").base == other

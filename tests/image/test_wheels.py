@@ -53,7 +53,7 @@ def artifact(path: Path) -> Artifact:
 def planned(paths: Sequence[Path], target: Target) -> tuple[list[Planned], list[Finding]]:
     held = {path.name: wheels.read(path) for path in paths}
     brought = {name: wheels.files(one, target) for name, one in held.items()}
-    return wheels.plan([artifact(path) for path in paths], held, brought)
+    return wheels.plan([artifact(path) for path in paths], held, brought, target)
 
 
 def write(layer: Layer, plan: Planned, path: Path, target: Target, *, verify: bool) -> None:
@@ -604,7 +604,9 @@ def test_scripts_run_below_prefixes_of_any_length(length: int, tmp_path: Path) -
         },
         entry_points="[console_scripts]\ntoy = toy:Tool.run\n",
     )
-    target = Target("/" + "p" * (length - 1), MINOR)
+    # no part of a path is longer than 255 bytes
+    parts = "p" * (length - 1) if length < 255 else "/".join(["p" * 199] * (length // 200))
+    target = Target(f"/{parts}", MINOR)
     python = f"{target.prefix}/bin/python"
     files = laid([path], target)
     for name in ("toy", "own", "own-with-doc"):
@@ -665,3 +667,50 @@ def test_entry_points_that_no_script_can_be_made_for(
         f"the entry point tool\n  expected: NAME = MODULE:ATTRIBUTE\n  found: {found}\n"
         f"  mend: {MEND}"
     )
+
+
+WHITEOUT = (
+    "a name that makes container engines remove a file of the layers below\n"
+    "  expected: no part that begins with .wh. (OCI image-spec, whiteouts)\n"
+    f"  mend: {MEND}"
+)
+
+
+@pytest.mark.parametrize("name", [".wh.alpha", "tool/.wh..wh..opq", ".wh.tool/x"])
+def test_names_that_remove_files_are_refused(tmp_path: Path, name: str) -> None:
+    path = make_wheel(tmp_path, "tool", "1.0", files={name: b""})
+    with pytest.raises(InputError) as caught:
+        wheels.read(path)
+    assert str(caught.value) == f"{path.name}: {name}: {WHITEOUT}"
+
+
+def test_scripts_that_remove_files_are_refused(tmp_path: Path) -> None:
+    points = "[console_scripts]\n.wh.python = tool:main\n"
+    path = make_wheel(tmp_path, "tool", "1.0", files={"tool.py": b""}, entry_points=points)
+    with pytest.raises(InputError) as caught:
+        wheels.read(path)
+    assert str(caught.value) == f"{path.name}: bin/.wh.python: {WHITEOUT}"
+
+
+def test_what_installers_say_of_a_wheel_can_be_another_wheels(tmp_path: Path) -> None:
+    one = make_wheel(tmp_path, "alpha", "1.0", files={"alpha.py": b""})
+    info = "alpha-1.0.dist-info"
+    evil = {f"purelib/{info}/{name}": b"evil\n" for name in ("INSTALLER", "REQUESTED", "RECORD")}
+    two = make_wheel(tmp_path, "zeta", "1.0", data=evil)
+    plans, findings = planned([one, two], TARGET)
+    assert plans[0].hidden == tuple(
+        f"{PACKAGES}/{info}/{name}" for name in ("INSTALLER", "RECORD", "REQUESTED")
+    )
+    assert [finding.code for finding in findings] == ["G001"]
+    # its own a wheel cannot bring: the installer writes it last
+    own = make_wheel(tmp_path, "alpha", "2.0", data={"purelib/alpha-2.0.dist-info/INSTALLER": b"x"})
+    held = wheels.read(own)
+    assert not [one for one in wheels.files(held, TARGET) if one.place.endswith("INSTALLER")]
+
+
+def test_what_installers_say_of_a_wheel_is_no_folder(tmp_path: Path) -> None:
+    one = make_wheel(tmp_path, "alpha", "1.0", files={"alpha.py": b""})
+    two = make_wheel(tmp_path, "zeta", "1.0", data={"purelib/alpha-1.0.dist-info/RECORD/x": b""})
+    with pytest.raises(InputError) as caught:
+        planned([one, two], TARGET)
+    assert caught.value.what == "a file in one wheel, a folder in another"
