@@ -230,7 +230,7 @@ def check(request: Request) -> None:
     if request.base != "debian":
         raise InputError(
             "Debian's Python needs Debian's base",
-            expected="--base debian, or --interpreter managed",
+            expected="--base debian; or --interpreter managed, or none for the base's own Python",
         )
     if _DEBIAN_PYTHON not in request.packages:
         raise InputError(

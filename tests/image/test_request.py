@@ -141,7 +141,8 @@ def test_debians_python_must_be_one_that_the_environment_wants(toy: Toy) -> None
 @pytest.mark.parametrize("base", ["scratch", BASE])
 def test_debians_python_needs_debians_base(toy: Toy, base: str | oci.Base) -> None:
     assert refusal(lambda: read(toy, base=base, interpreter="debian")) == (
-        "Debian's Python needs Debian's base\n  expected: --base debian, or --interpreter managed"
+        "Debian's Python needs Debian's base\n  expected: --base debian; or --interpreter managed, "
+        "or none for the base's own Python"
     )
 
 
