@@ -185,7 +185,8 @@ def test_a_base_image_by_its_tag(tmp_path: Path, image: Envbuild) -> None:
 
 
 def test_an_image_on_another_one(toy: Toy, tmp_path: Path, image: Envbuild) -> None:
-    digest = image("-o", str(tmp_path / "base")).out.strip()
+    other = msgspec.structs.replace(toy.request, environment="other")
+    digest = f"sha256:{build(other, toy.wheelhouse, tmp_path / 'base', cache=None).digest}"
     arguments = ("--base", f"{tmp_path / 'base'}@{digest}", "--interpreter", "none")
     done = image("-o", out(tmp_path), *arguments)
     assert LINE.fullmatch(done.out), done.err
@@ -194,6 +195,17 @@ def test_an_image_on_another_one(toy: Toy, tmp_path: Path, image: Envbuild) -> N
     assert image("--record", *arguments).code == 0
     assert image("--check", *arguments).code == 0
     assert images.read(images.file(toy.project))[0].base == digest
+
+
+def test_an_image_on_one_that_holds_the_environment(
+    toy: Toy, tmp_path: Path, image: Envbuild
+) -> None:
+    digest = image("-o", str(tmp_path / "base")).out.strip()
+    base = f"{tmp_path / 'base'}@{digest}"
+    done = image("-o", out(tmp_path), "--base", base, "--interpreter", "none")
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"error: {base}: the base image holds toy already: ")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_pinned_interpreter_that_cannot_be_had(
