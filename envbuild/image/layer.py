@@ -157,7 +157,7 @@ class Layer:
         return Blob(self._blob.hexdigest(), self._size, self._tar.hexdigest(), self._unpacked)
 
     def _header(self, item: Item, size: int | None = None) -> None:
-        _check_name(item.path)
+        check_name(item.path, item.path)
         parent = item.path.rpartition("/")[0]
         if parent not in self._folders:
             parts = parent.split("/")
@@ -384,12 +384,20 @@ class _Copy:
         return InputError(what, where=where, expected=expected, found=found, mend=MEND)
 
 
-def _check_name(path: str) -> None:
-    """Refuse names that mean something else in a layer, and those that no file system holds."""
+def check_name(path: str, where: str) -> None:
+    """Refuse names that mean something else in a layer, and those that no file system holds.
+
+    Args:
+        path: the name.
+        where: what it is the name of, for messages.
+
+    Raises:
+        InputError: it is such a name.
+    """
     if "/.wh." in f"/{path}":
         raise InputError(
             "a name that makes container engines remove a file of the layers below",
-            where=path,
+            where=where,
             expected="no part that begins with .wh. (OCI image-spec, whiteouts)",
             mend=MEND,
         )
@@ -398,7 +406,7 @@ def _check_name(path: str) -> None:
     ):
         raise InputError(
             "a name that no file system holds",
-            where=path if len(path) <= _SHOWN else f"{path[:_SHOWN]}...",
+            where=where if len(where) <= _SHOWN else f"{where[:_SHOWN]}...",
             expected=f"at most {_NAME} bytes between two '/', and {_PATH} in all",
             found=f"{len(path.encode())} bytes",
             mend=MEND,

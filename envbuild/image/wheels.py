@@ -20,7 +20,7 @@ from envbuild.artifacts.archive import MEND, Archive, Entry
 from envbuild.artifacts.wheel import Recorded, WheelContents
 from envbuild.errors import InputError, StepError
 from envbuild.findings import Finding
-from envbuild.image.layer import Layer
+from envbuild.image.layer import Layer, check_name
 from envbuild.image.tar import Item
 from envbuild.relocation import installed, scripts
 from envbuild.relocation.subject import EntryPoint
@@ -115,13 +115,7 @@ def read(path: Path) -> Held:
     text = found.get(name, b"").decode("utf-8", "replace")
     points = installed.entry_points(path.name, text)
     for one in (*(entry.name for entry in contents.entries), *points):
-        if "/.wh." in f"/{one}":
-            raise InputError(
-                "a name that makes container engines remove a file of the layers below",
-                where=f"{path.name}: {one}",
-                expected="no part that begins with .wh. (OCI image-spec, whiteouts)",
-                mend=MEND,
-            )
+        check_name(one, f"{path.name}: {one}")
     for place, point in points.items():
         if not all(map(_DOTTED.fullmatch, (point.module, point.attribute))):
             raise InputError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from envbuild.artifacts import Artifact
 from envbuild.catalog.project import Project
 from envbuild.digest import is_sha256
 from envbuild.errors import InputError
+from envbuild.lock.lockfile import string
 from envbuild.typed import Table
 
 SCHEMA = 1
@@ -141,11 +141,11 @@ def serialize(images: Iterable[Expected]) -> bytes:
     for image in images:
         lines += ["", "[[images]]"]
         lines += [
-            f"{key} = {_string(getattr(image, key))}"
+            f"{key} = {string(getattr(image, key))}"
             for key in ("environment", "interpreter", "base", "compression", "inputs", "digest")
         ]
         lines += ["layers = ["]
-        lines += [f"    [{_string(diff_id)}, {_string(what)}]," for diff_id, what in image.layers]
+        lines += [f"    [{string(diff_id)}, {string(what)}]," for diff_id, what in image.layers]
         lines += ["]"]
         if image.built:
             lines += [
@@ -153,17 +153,12 @@ def serialize(images: Iterable[Expected]) -> bytes:
                 "built = [",
             ]
             lines += [
-                f"    {{ project = {_string(one.project)}, file = {_string(one.file)}, "
-                f"size = {one.size}, sha256 = {_string(one.sha256)} }},"
+                f"    {{ project = {string(one.project)}, file = {string(one.file)}, "
+                f"size = {one.size}, sha256 = {string(one.sha256)} }},"
                 for one in image.built
             ]
             lines += ["]"]
     return ("\n".join(lines) + "\n").encode()
-
-
-def _string(text: str) -> str:
-    # JSON's escapes are all escapes of TOML's basic strings, DEL aside, which JSON leaves alone
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def built(artifact: Artifact) -> Built:

@@ -450,17 +450,17 @@ def difference(before: LockedPackage, after: LockedPackage) -> str:
 def _lines(lock: Lock) -> Iterator[str]:
     specification = lock.specification
     yield f"# Written by `envbuild lock {lock.environment}`; do not edit: change the environment."
-    yield f"lock-version = {_string(LOCK_VERSION)}"
+    yield f"lock-version = {string(LOCK_VERSION)}"
     yield f"environments = {_array(_ENVIRONMENTS)}"
-    yield f"requires-python = {_string(specification.requires_python)}"
+    yield f"requires-python = {string(specification.requires_python)}"
     yield 'created-by = "envbuild"'
     for package in lock.packages:
         yield ""
         yield "[[packages]]"
-        yield f"name = {_string(package.name)}"
-        yield f"version = {_string(package.version)}"
+        yield f"name = {string(package.name)}"
+        yield f"version = {string(package.version)}"
         if package.marker is not None:
-            yield f"marker = {_string(package.marker)}"
+            yield f"marker = {string(package.marker)}"
         if package.is_sdist:
             yield f"sdist = {_file(package.artifact)}"
         else:
@@ -468,25 +468,25 @@ def _lines(lock: Lock) -> Iterator[str]:
     yield ""
     yield "[tool.envbuild]"
     yield f"schema = {SCHEMA}"
-    yield f"environment = {_string(lock.environment)}"
-    yield f"specification-sha256 = {_string(specification.sha256)}"
-    yield f"exclude-newer = {_string(lock.exclude_newer)}"
-    yield f"resolver = {_string(lock.resolver)}"
+    yield f"environment = {string(lock.environment)}"
+    yield f"specification-sha256 = {string(specification.sha256)}"
+    yield f"exclude-newer = {string(lock.exclude_newer)}"
+    yield f"resolver = {string(lock.resolver)}"
     if lock.exclude_newer_package:
         yield ""
         yield "[tool.envbuild.exclude-newer-package]"
         for name, time in sorted(lock.exclude_newer_package.items()):
-            yield f"{_key(name)} = {_string(time)}"
+            yield f"{_key(name)} = {string(time)}"
     yield from _specification_lines(specification)
     for name, built in sorted(lock.built.items()):
         yield ""
         yield f"[tool.envbuild.built.{_key(name)}]"
-        yield f"version = {_string(built.version)}"
+        yield f"version = {string(built.version)}"
         yield f"wheel = {_file(built.artifact)}"
     for requires, wheels in sorted(lock.build_wheels.items()):
         yield ""
         yield "[[tool.envbuild.build-environments]]"
-        yield f"requires = {_string(requires)}"
+        yield f"requires = {string(requires)}"
         yield "wheels = ["
         yield from (f"    {_file(wheel)}," for wheel in sorted(wheels))
         yield "]"
@@ -495,47 +495,48 @@ def _lines(lock: Lock) -> Iterator[str]:
 def _specification_lines(specification: Specification) -> Iterator[str]:
     yield ""
     yield "[tool.envbuild.specification]"
-    yield f"requires-python = {_string(specification.requires_python)}"
-    yield f"platform = {_string(specification.platform)}"
+    yield f"requires-python = {string(specification.requires_python)}"
+    yield f"platform = {string(specification.platform)}"
     for key in ("requirements", "overrides", "excludes", "build_requires"):
         values = getattr(specification, key)
         if values:
             yield f"{key.replace('_', '-')} = {_array(values)}"
     if specification.base is not None:
-        yield f"base = {_string(specification.base)}"
+        yield f"base = {string(specification.base)}"
     if specification.base_sha256 is not None:
-        yield f"base-sha256 = {_string(specification.base_sha256)}"
+        yield f"base-sha256 = {string(specification.base_sha256)}"
     if specification.builds:
         yield ""
         yield "[tool.envbuild.specification.builds]"
         for name, build in sorted(specification.builds.items()):
-            yield f"{_key(name)} = {_string(build)}"
+            yield f"{_key(name)} = {string(build)}"
     for name, metadata in sorted(specification.static_metadata.items()):
         yield ""
         yield f"[tool.envbuild.specification.static-metadata.{_key(name)}]"
         if metadata.version is not None:
-            yield f"version = {_string(metadata.version)}"
+            yield f"version = {string(metadata.version)}"
         yield f"requires-dist = {_array(metadata.requires_dist)}"
 
 
 def _file(artifact: Artifact) -> str:
     return (
-        f"{{ path = {_string(WHEELHOUSE + artifact.file)}, size = {artifact.size}, "
-        f"hashes = {{ sha256 = {_string(artifact.sha256)} }} }}"
+        f"{{ path = {string(WHEELHOUSE + artifact.file)}, size = {artifact.size}, "
+        f"hashes = {{ sha256 = {string(artifact.sha256)} }} }}"
     )
 
 
 def _array(values: Iterable[str]) -> str:
-    items = [_string(value) for value in values]
+    items = [string(value) for value in values]
     if len(items) < 2:
         return f"[{''.join(items)}]"
     return "[\n" + "".join(f"    {item},\n" for item in items) + "]"
 
 
 def _key(name: str) -> str:
-    return name if _BARE_KEY.fullmatch(name) else _string(name)
+    return name if _BARE_KEY.fullmatch(name) else string(name)
 
 
-def _string(text: str) -> str:
+def string(text: str) -> str:
+    """Write a text as TOML's basic string."""
     # JSON's escapes are all escapes of TOML's basic strings, DEL aside, which JSON leaves alone
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
