@@ -12,10 +12,8 @@ import click
 import msgspec.structs
 
 from envbuild import findings as printer
-from envbuild import process
-from envbuild.artifacts import Artifact
 from envbuild.cli import common
-from envbuild.errors import CheckFailedError, PreflightError, StepError
+from envbuild.errors import CheckFailedError, PreflightError
 
 if TYPE_CHECKING:
     from envbuild.catalog.project import Project
@@ -23,10 +21,10 @@ if TYPE_CHECKING:
     from envbuild.image.build import Image
     from envbuild.image.cache import Cache
     from envbuild.image.request import Request
-    from envbuild.prefix.supply import Supply
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+_THERE = click.Path(path_type=Path, file_okay=False, exists=True)
 
 
 @click.command(epilog="The image's digest is the only line on standard output.")
@@ -63,6 +61,13 @@ _FOLDER = click.Path(path_type=Path, file_okay=False)
     help="Folder of layers built before; ~/.cache/envbuild by default.",
 )
 @click.option("--no-cache", is_flag=True, help="Build every layer, and keep none.")
+@click.option(
+    "--layers",
+    "handed",
+    type=_THERE,
+    multiple=True,
+    help="A folder of layers built before by others, such as another cache; only read.",
+)
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; one a core by default.")
 @click.option("--offline", is_flag=True, help="Take everything from the wheelhouse.")
 @common.wheelhouse
@@ -82,6 +87,7 @@ def command(
     verify_record: bool,
     cache_folder: Path | None,
     no_cache: bool,
+    handed: tuple[Path, ...],
     jobs: int | None,
     offline: bool,
     wheelhouse_folder: Path | None,
@@ -91,6 +97,7 @@ def command(
     from envbuild.image import oci
     from envbuild.image import request as requests
     from envbuild.image.build import build
+    from envbuild.image.cache import Cache
     from envbuild.prefix.supply import Supply
 
     if out is None and not (check or record):
@@ -113,12 +120,13 @@ def command(
     )
     if out is not None:
         oci.check_place(out)
-    _gather(supply, request, given)
+    supply.image(request, given)
     image = build(
         request,
         supply.wheelhouse.path,
         out,
         cache=None if no_cache else _cache(cache_folder),
+        handed=[Cache(folder, read_only=True) for folder in handed],
         jobs=jobs,
         verify_record=verify_record,
     )
@@ -131,32 +139,6 @@ def command(
         record=record,
         json_output=json_output,
     )
-
-
-def _gather(supply: Supply, request: Request, given: Sequence[Path]) -> None:
-    """Bring everything into the wheelhouse that an image is made of."""
-    from envbuild.lock import interpreters
-    from envbuild.lock.interpreters import Pin
-
-    wheels = request.wheels  # before anything is fetched: it may be refused
-    supply.debs(package for layer in request.debs for package in layer.packages)
-    if isinstance(request.interpreter, Pin):
-        pin = request.interpreter
-        try:
-            supply.interpreter(pin)
-        except (StepError, PreflightError) as error:
-            address = process.redact(interpreters.url(pin))
-            raise PreflightError(
-                f"the pinned interpreter cannot be had: {error.what}",
-                where=supply.wheelhouse.path_of(Artifact(pin.file, 0, pin.sha256)),
-                expected=f"SHA-256 {pin.sha256}",
-                mend=f"get it from {address} and put it there, or build with --interpreter debian",
-            ) from error
-    for artifact, path in zip(request.built, given, strict=True):
-        supply.take(artifact, path)
-    if supply.wheelhouse.missing(wheels):
-        supply.fetch([request.lock])
-        supply.build_sdists(request.lock, request.declared.minor)
 
 
 def _cache(folder: Path | None) -> Cache:

@@ -26,11 +26,13 @@ COMMANDS = {
     "hash": "Print digests of paths as Nix has them, or check a list of them.",
     "image": "Build an environment's container image, with the same digest everywhere.",
     "lock": "Resolve environments into locks, or check locks for drift.",
+    "nix": "Prepare what the flake builds from: the Nix store, and a stand-in for nixpkgs.",
     "recover": "Put right what was interrupted at a site.",
     "site": "Show what is known of a site.",
     "status": "Show which environments are locked, built and checked.",
     "verify": "Say whether prefixes are good at their paths.",
     "unlock": "Remove the lock of a process that you know to be dead.",
+    "wheel": "Build the wheel of an sdist, as the lock pins it.",
 }
 
 # Where commands find the umask of the caller in the context's `meta`

@@ -77,6 +77,7 @@ def build(
     out: Path | None,
     *,
     cache: Cache | None,
+    handed: Sequence[Cache] = (),
     jobs: int | None = None,
     verify_record: bool = False,
 ) -> Image:
@@ -89,6 +90,7 @@ def build(
             image would be; its layers are then in the cache. An image that is there stays whole
             until the new one is.
         cache: layers of other runs; None to build all of them.
+        handed: layers of others' runs, which are only read.
         jobs: how many processes; the cores granted if not given.
         verify_record: whether each file's digest in RECORD is checked, too.
 
@@ -112,8 +114,14 @@ def build(
             else:
                 work = place or Path(stack.enter_context(tempfile.TemporaryDirectory()))
             remembered = _Building(
-                request, wheelhouse, cache, work, jobs, verify_record=verify_record
-            ).build()
+                request.compression,
+                wheelhouse,
+                cache,
+                handed,
+                work,
+                jobs,
+                verify_record=verify_record,
+            ).build(request)
             if cache is not None:
                 cache.keep_image(known, remembered)
         layers = [_descriptor(one, request.compression) for one in remembered.layers]
@@ -134,6 +142,35 @@ def build(
         remembered.layers,
         remembered.findings,
     )
+
+
+def debian_layers(
+    tasks: Sequence[Debs],
+    wheelhouse: Path,
+    cache: Cache,
+    *,
+    compression: Compression = "gzip",
+    jobs: int | None = None,
+) -> list[Built]:
+    """Build layers of Debian packages alone, into a cache that can be handed to other runs.
+
+    They are all that takes long of an image that changes with its lock.
+
+    Args:
+        tasks: the layers.
+        wheelhouse: where the .debs are.
+        cache: takes them in.
+        compression: of the layers.
+        jobs: how many processes; the cores granted if not given.
+
+    Raises:
+        InputError: a package is not what it must be.
+        StepError: a file is not the one that is pinned.
+        OSError: something cannot be read or written.
+    """
+    cache.prepare()
+    with cache.work() as work:
+        return _Building(compression, wheelhouse, cache, (), work, jobs).layers(tasks)
 
 
 def _remembered(cache: Cache, known: str) -> _Remembered | None:
@@ -183,17 +220,19 @@ class _Building:
 
     def __init__(
         self,
-        request: Request,
+        compression: Compression,
         wheelhouse: Path,
         cache: Cache | None,
+        handed: Sequence[Cache],
         work: Path,
         jobs: int | None,
         *,
-        verify_record: bool,
+        verify_record: bool = False,
     ) -> None:
-        self._request = request
+        self._compression = compression
         self._wheelhouse = wheelhouse
         self._cache = cache
+        self._handed = handed
         self._work = work
         self._jobs = jobs
         self._verify_record = verify_record
@@ -202,29 +241,32 @@ class _Building:
         self._fresh: dict[str, tuple[_Facts, bytes]] = {}
         self._files: dict[str, list[File]] = {}
 
-    def build(self) -> _Remembered:
-        """Write the layers that are not there yet."""
-        artifacts = self._request.wheels
+    def build(self, request: Request) -> _Remembered:
+        """Write the layers of an image that are not there yet."""
+        artifacts = request.wheels
         self._read(artifacts)
         for file, held in self._held.items():
-            self._files[file] = wheels.files(held, self._request.target)
-        planned, findings = wheels.plan(artifacts, self._held, self._files, self._request.target)
-        tasks = self._tasks(planned)
-        keys = [plan.key(task, self._request.compression) for task in tasks]
-        there = dict(self._there(tasks, keys))
-        missing = [(task, key) for task, key in zip(tasks, keys, strict=True) if key not in there]
-        new = self._write(missing)
-        layers = [
-            Built(task.what, key, new[key] if key in new else there[key], cached=key not in new)
-            for task, key in zip(tasks, keys, strict=True)
-        ]
-        base = self._request.base
+            self._files[file] = wheels.files(held, request.target)
+        planned, findings = wheels.plan(artifacts, self._held, self._files, request.target)
+        layers = self.layers(self._tasks(request, planned))
+        base = request.base
         if isinstance(base, oci.Base):
             layers = [
                 Built("base image", "", Blob(one.digest, one.size, one.diff_id, 0), one.media_type)
                 for one in base.layers
             ] + layers
         return _Remembered(tuple(layers), tuple(findings))
+
+    def layers(self, tasks: Sequence[Task]) -> list[Built]:
+        """Write the layers that are not there yet."""
+        keys = [plan.key(task, self._compression) for task in tasks]
+        there = dict(self._there(tasks, keys))
+        missing = [(task, key) for task, key in zip(tasks, keys, strict=True) if key not in there]
+        new = self._write(missing)
+        return [
+            Built(task.what, key, new[key] if key in new else there[key], cached=key not in new)
+            for task, key in zip(tasks, keys, strict=True)
+        ]
 
     def _read(self, artifacts: Sequence[Artifact]) -> None:
         """Learn what wheels hold."""
@@ -251,8 +293,7 @@ class _Building:
                     self._held[artifact.file] = msgspec.msgpack.decode(packed, type=Held)
                     self._fresh[artifact.file] = facts, packed
 
-    def _tasks(self, planned: Sequence[Planned]) -> list[Task]:
-        request = self._request
+    def _tasks(self, request: Request, planned: Sequence[Planned]) -> list[Task]:
         settings = request.declared.image
         tasks: list[Task] = list(request.debs)
         if isinstance(request.interpreter, Pin):
@@ -277,11 +318,23 @@ class _Building:
 
     def _there(self, tasks: Sequence[Task], keys: Sequence[str]) -> Iterator[tuple[str, Blob]]:
         for task, key in zip(tasks, keys, strict=True):
-            if self._cache is None or (self._verify_record and isinstance(task, Wheels)):
+            if self._verify_record and isinstance(task, Wheels):
                 continue
-            blob = self._cache.layer(key)
+            blob = None if self._cache is None else self._cache.layer(key)
+            blob = blob or self._take(key)
             if blob is not None:
                 yield key, blob
+
+    def _take(self, key: str) -> Blob | None:
+        """Take a layer over that was handed in, if it was."""
+        for cache in self._handed:
+            blob = cache.layer(key)
+            if blob is not None:
+                shutil.copyfile(cache.blob(blob.digest), self._work / key)
+                if self._cache is not None:
+                    self._cache.keep(key, blob, self._work / key)
+                return blob
+        return None
 
     def _write(self, missing: Sequence[tuple[Task, str]]) -> dict[str, Blob]:
         order = sorted(missing, key=lambda one: -one[0].weight)
@@ -314,8 +367,8 @@ class _Building:
         with (self._work / key).open("wb") as file:
             if isinstance(task, Archive):
                 path = self._wheelhouse / task.pin.file
-                return key, archive.copy(task.pin, path, file, self._request.compression)
-            writer = Layer(file, self._request.compression)
+                return key, archive.copy(task.pin, path, file, self._compression)
+            writer = Layer(file, self._compression)
             match task:
                 case Debs(packages=packages, lowest=lowest):
                     verified = [(package, self._deb(package)) for package in packages]

@@ -47,10 +47,13 @@ class Cache:
 
     Args:
         folder: where; it is made when something is kept.
+        read_only: whether it is another's, such as one in the Nix store: nothing is written there,
+            and every layer is hashed before it is used.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         self.folder = folder
+        self._read_only = read_only
 
     @property
     def usable(self) -> bool:
@@ -88,6 +91,8 @@ class Cache:
             return None
         path = self.blob(blob.digest)
         try:
+            if self._read_only:
+                return blob if sha256_file(path) == blob.digest else None
             facts = path.stat()
             if self._read("blobs", f"{blob.digest}.json", _Kept) != _kept(facts):
                 if sha256_file(path) != blob.digest:
@@ -107,6 +112,16 @@ class Cache:
     def confirm(self, digest: str) -> None:
         """Remember how a blob looks now: its bytes are known to be right."""
         self._write("blobs", f"{digest}.json", _kept(self.blob(digest).stat()))
+
+    def strip(self) -> None:
+        """Leave the layers alone, as they would be wherever they were made.
+
+        What is removed concerns this file system: another one hashes each layer before its use.
+        """
+        for path in (self.folder / "blobs").glob("*.json"):
+            path.unlink()
+        for name in ("wheels", "images"):
+            shutil.rmtree(self.folder / name)
 
     def link(self, digest: str, part: Path, target: Path) -> None:
         """Give a blob another name, which changes what the file system says of it.
@@ -150,7 +165,8 @@ class Cache:
         path = self.folder / kind / name
         try:
             value = msgspec.msgpack.decode(path.read_bytes(), type=shape)
-            os.utime(path)  # it is in use
+            if not self._read_only:
+                os.utime(path)  # it is in use
         except (OSError, msgspec.DecodeError):
             return None
         return value

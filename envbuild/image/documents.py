@@ -8,7 +8,6 @@ from typing import Any
 from envbuild.digest import sha256_bytes
 from envbuild.image import oci
 from envbuild.image.request import Request
-from envbuild.lock import debian as pins
 from envbuild.lock import lockfile
 from envbuild.lock.interpreters import Pin
 
@@ -65,8 +64,11 @@ def told(request: Request) -> dict[str, str]:
     if isinstance(request.base, oci.Base):
         texts["org.opencontainers.image.base.digest"] = f"sha256:{request.base.digest}"
     elif request.base == "debian":
-        packages = pins.serialize(package for task in request.debs for package in task.packages)
-        texts["envbuild.base"] = f"sha256:{sha256_bytes(packages)}"
+        packages = sorted(
+            f"{one.sha256}  {one.file}\n" for task in request.debs for one in task.packages
+        )
+        # what sha256sum would say of the .debs
+        texts["envbuild.base"] = f"sha256:{sha256_bytes(''.join(packages).encode())}"
     if isinstance(request.interpreter, Pin):
         texts["envbuild.interpreter.archive"] = f"sha256:{request.interpreter.sha256}"
     for artifact in request.built:

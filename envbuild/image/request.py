@@ -28,7 +28,7 @@ from envbuild.lock.lockfile import Lock
 from envbuild.relocation import installed
 
 # Raised whenever the same request gives another manifest than before.
-VERSION = 1
+VERSION = 2
 
 PREFIXES = "/opt/envs"
 _DEBIAN_PYTHON = pins.PYTHON[0]

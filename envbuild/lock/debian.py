@@ -74,6 +74,8 @@ class Package(Table, frozen=True):
 class _Document(Table, frozen=True):
     schema: int
     release: str
+    base: tuple[str, ...] = ()
+    python: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
 
 
@@ -94,6 +96,9 @@ def read(path: Path) -> dict[str, Package]:
     for key, found, expected in (
         ("schema", document.schema, SCHEMA),
         ("release", document.release, RELEASE),
+        # other readers than this one learn from the file what images need
+        ("base", ", ".join(document.base), ", ".join(BASE)),
+        ("python", ", ".join(document.python), ", ".join(PYTHON)),
     ):
         if found != expected:
             raise InputError(
@@ -161,9 +166,10 @@ def serialize(packages: Iterable[Package]) -> bytes:
         "# Written by `envbuild lock --base` from Debian's package indexes.",
         f"schema = {SCHEMA}",
         f'release = "{RELEASE}"',
+        f"base = {_array(BASE)}",
+        f"python = {_array(PYTHON)}",
     ]
     for package in sorted(packages, key=lambda package: package.name):
-        depends = ", ".join(f'"{name}"' for name in package.depends)
         lines += [
             "",
             "[[packages]]",
@@ -173,9 +179,14 @@ def serialize(packages: Iterable[Package]) -> bytes:
             f'pool = "{package.pool}"',
             f"size = {package.size}",
             f'sha256 = "{package.sha256}"',
-            f"depends = [{depends}]",
+            f"depends = {_array(package.depends)}",
         ]
     return ("\n".join(lines) + "\n").encode()
+
+
+def _array(names: Iterable[str]) -> str:
+    quoted = ", ".join(f'"{name}"' for name in names)
+    return f"[{quoted}]"
 
 
 def required(environments: Mapping[str, Environment]) -> dict[str, tuple[str, ...]]:

@@ -99,6 +99,11 @@ class Lock(msgspec.Struct, frozen=True):
             else:
                 yield package
 
+    @property
+    def unbuilt(self) -> list[str]:
+        """The packages without a wheel: they are built from source on the target system."""
+        return [package.name for package in self.installable() if package.is_sdist]
+
     def installed(self, environment: dict[str, str]) -> list[LockedPackage]:
         """Return what is installed: the packages whose markers hold, sorted by name.
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from envbuild import uvtool
+from envbuild import process, uvtool
 from envbuild.artifacts import Artifact
 from envbuild.artifacts.store import Fetched, Wheelhouse
 from envbuild.catalog.environment import Environment
 from envbuild.digest import CHUNK, sha256_file
-from envbuild.errors import StepError
+from envbuild.errors import PreflightError, StepError
 from envbuild.lock import interpreters
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import Lock, LockedPackage
@@ -22,6 +22,7 @@ from envbuild.lock.specification import requirement_set
 
 if TYPE_CHECKING:
     from envbuild.artifacts.index import Index, IndexLocation
+    from envbuild.image.request import Request
     from envbuild.lock.debian import Package
 
 
@@ -64,7 +65,15 @@ class Supply:
         Raises:
             StepError, PreflightError, InputError: as `Wheelhouse.fetch`.
         """
-        artifacts = sorted({artifact for lock in locks for artifact in lock.files()})
+        return self.artifacts({artifact for lock in locks for artifact in lock.files()})
+
+    def artifacts(self, wanted: Iterable[Artifact]) -> Fetched:
+        """Bring files of the index into the wheelhouse, verified.
+
+        Raises:
+            StepError, PreflightError, InputError: as `Wheelhouse.fetch`.
+        """
+        artifacts = sorted(wanted)
         # which index is configured takes uv 0.1 s to say: asked only when it matters
         ask = not self._offline and bool(self.wheelhouse.missing(artifacts))
         return self.wheelhouse.fetch(artifacts, self.index if ask else None)
@@ -110,23 +119,58 @@ class Supply:
             with path.open("rb") as file:
                 self.wheelhouse.add(artifact, iter(lambda: file.read(CHUNK), b""), origin=str(path))
 
+    def image(self, request: Request, given: Sequence[Path] = ()) -> None:
+        """Bring everything into the wheelhouse that an image is made of.
+
+        Args:
+            request: the image.
+            given: the wheels that `request.built` stands for.
+
+        Raises:
+            InputError, StepError, PreflightError: something cannot be had, or must be built first.
+        """
+        wheels = request.wheels  # before anything is fetched: it may be refused
+        self.debs(package for layer in request.debs for package in layer.packages)
+        if isinstance(request.interpreter, Pin):
+            self._image_interpreter(request.interpreter)
+        for artifact, path in zip(request.built, given, strict=True):
+            self.take(artifact, path)
+        if self.wheelhouse.missing(wheels):
+            self.fetch([request.lock])
+            self.build_sdists(request.lock, request.declared.minor)
+
+    def _image_interpreter(self, pin: Pin) -> None:
+        try:
+            self.interpreter(pin)
+        except (StepError, PreflightError) as error:
+            address = process.redact(interpreters.url(pin))
+            raise PreflightError(
+                f"the pinned interpreter cannot be had: {error.what}",
+                where=self.wheelhouse.path_of(Artifact(pin.file, 0, pin.sha256)),
+                expected=f"SHA-256 {pin.sha256}",
+                mend=f"get it from {address} and put it there, or build with --interpreter debian",
+            ) from error
+
     def build_wheels(self, lock: Lock, requires: Sequence[str]) -> list[Path]:
         """Return the wheels of a set of build requirements."""
         pinned = lock.build_wheels.get(requirement_set(requires), ())
         return [self.wheelhouse.path_of(artifact) for artifact in pinned]
 
-    def build_sdists(self, lock: Lock, python: Path | tuple[int, int]) -> None:
+    def build_sdists(
+        self, lock: Lock, python: Path | tuple[int, int], *, only: str | None = None
+    ) -> None:
         """Build the pure-Python sdists whose wheels are not in the wheelhouse yet.
 
         Args:
             lock: what names them; its files have been fetched.
             python: the interpreter that runs their build backends, or its minor version.
+            only: the one package to build; all of them if not given.
 
         Raises:
             StepError: a build failed, or gave another wheel than the lock says.
         """
         for package in lock.packages:
-            built = lock.built.get(package.name)
+            built = lock.built.get(package.name) if only in (None, package.name) else None
             if built is None or not self.wheelhouse.missing([built.artifact]):
                 continue
             if isinstance(python, tuple):

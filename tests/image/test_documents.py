@@ -12,7 +12,6 @@ from envbuild.digest import sha256_bytes
 from envbuild.image import documents, oci
 from envbuild.image.build import build
 from envbuild.image.request import Request
-from envbuild.lock import debian as pins
 from envbuild.lock import lockfile
 from tests.image import toys
 from tests.image.toys import Toy
@@ -167,7 +166,10 @@ def test_a_base_images_variables_are_kept(toy: Toy) -> None:
 def test_an_image_says_what_it_was_made_of(toy: Toy, tmp_path: Path) -> None:
     request = toy.request
     lock = f"sha256:{sha256_bytes(lockfile.serialize(toy.lock))}"
-    packages = pins.serialize(request.debs[0].packages)
+    packages = "".join(
+        f"{one.sha256}  {one.file}\n"
+        for one in sorted(request.debs[0].packages, key=lambda one: one.sha256)
+    )
     assert documents.told(request) == {
         "org.opencontainers.image.title": "toy",
         "org.opencontainers.image.description": "a toy",
@@ -176,7 +178,7 @@ def test_an_image_says_what_it_was_made_of(toy: Toy, tmp_path: Path) -> None:
         "envbuild.lock": lock,
         "envbuild.interpreter": "/python/bin/python3.11 3.11.17",
         "envbuild.interpreter.archive": f"sha256:{toy.pin.sha256}",
-        "envbuild.base": f"sha256:{sha256_bytes(packages)}",
+        "envbuild.base": f"sha256:{sha256_bytes(packages.encode())}",
     }
     more = toys.sdist(tmp_path)
     built = toys.artifact(make_wheel(tmp_path, "zeta", "1.0"))

@@ -48,6 +48,8 @@ def test_the_canonical_form(tmp_path: Path) -> None:
     assert path.read_text() == (
         "# Written by `envbuild lock --base` from Debian's package indexes.\n"
         'schema = 1\nrelease = "bookworm"\n'
+        'base = ["base-files", "ca-certificates", "libc-bin", "libc6", "libgcc-s1", "libstdc++6", '
+        '"netbase", "tzdata", "zlib1g"]\npython = ["python3.11"]\n'
         '\n[[packages]]\nname = "alpha"\nversion = "1:2.0-1"\nfile = "alpha_2.0-1_amd64.deb"\n'
         f'pool = "pool/main/a/alpha"\nsize = 10\nsha256 = "{"a" * 64}"\ndepends = ["beta"]\n'
         '\n[[packages]]\nname = "beta"\nversion = "3"\nfile = "beta_3_all.deb"\n'
@@ -74,6 +76,13 @@ def test_the_canonical_form(tmp_path: Path) -> None:
             "release: not one that this envbuild reads\n  expected: bookworm\n  found: trixie\n"
             "  mend: use the envbuild that wrote it, or remove the file and run "
             "`envbuild lock --base`",
+        ),
+        (
+            'python = ["python3.11"]',
+            'python = ["python3.12"]',
+            "python: not one that this envbuild reads\n  expected: python3.11\n"
+            "  found: python3.12\n  mend: use the envbuild that wrote it, or remove the file and "
+            "run `envbuild lock --base`",
         ),
         ("size = 10\n", "size = 10\nurl = 1\n", "packages[0].url: unknown key"),
         ('sha256 = "a', 'sha256 = "A', "alpha: sha256: wrong value"),

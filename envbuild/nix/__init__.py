@@ -1,0 +1,1 @@
+"""Nix: artifacts put into its store by hash, and a stand-in for nixpkgs."""

@@ -1,0 +1,83 @@
+# The flake's outputs.
+{ nixpkgs }:
+let
+  root = ../.;
+  system = "x86_64-linux";
+  pkgs = nixpkgs.legacyPackages.${system};
+
+  mkTool =
+    pkgs:
+    import ./tool.nix {
+      inherit pkgs;
+      fetchers = import ./fetchers.nix { inherit pkgs; };
+    };
+  tool = mkTool pkgs;
+
+  # makes the image of an environment of any project: see image.nix for what it takes
+  mkImage =
+    {
+      pkgs,
+      fetchers ? { },
+      ...
+    }@arguments:
+    import ./image.nix {
+      inherit pkgs;
+      tool = mkTool pkgs;
+      fetchers = import ./fetchers.nix { inherit pkgs; } // fetchers;
+    } (builtins.removeAttrs arguments [ "pkgs" "fetchers" ]);
+
+  # all images of a project
+  mkImages =
+    { project, ... }@arguments:
+    import ./images.nix {
+      mkImage = one: mkImage (builtins.removeAttrs arguments [ "project" ] // one);
+    } project;
+
+  images = mkImages {
+    inherit pkgs;
+    project = root;
+  };
+
+  app = name: text: {
+    type = "app";
+    program = "${
+      pkgs.writeShellApplication {
+        inherit name text;
+        runtimeInputs = [ tool ];
+      }
+    }/bin/${name}";
+  };
+in
+{
+  packages.${system} = images // {
+    envbuild = tool;
+    default = tool;
+  };
+
+  apps.${system} = {
+    default = {
+      type = "app";
+      program = "${tool}/bin/envbuild";
+    };
+    # whether locks and flake.lock are what is declared, in the folder where it is run
+    lock-check = app "lock-check" ''
+      exec envbuild lock --check "$@"
+    '';
+  };
+
+  devShells.${system}.default = pkgs.mkShellNoCC {
+    packages = [
+      tool
+      pkgs.nixfmt
+      pkgs.skopeo
+    ];
+  };
+
+  overlays.default = final: _previous: { envbuild = mkTool final; };
+
+  formatter.${system} = pkgs.nixfmt;
+
+  checks.${system} = import ./checks.nix { inherit pkgs tool images; };
+
+  lib = { inherit mkImage mkImages; };
+}
