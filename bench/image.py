@@ -25,6 +25,8 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -178,28 +180,43 @@ def _installed(image: _Image) -> Path:
 
 def _one_changed(image: _Image, cold: float) -> None:
     """Let one small wheel be another file, and build again."""
-    lock = image.lock
+    with changed(image.project, image.name, image.wheelhouse):
+        seconds = image.run()
+    print(f"one small wheel changed: {seconds:.2f} s, 1/{cold / seconds:.0f} (goal: 1/15)")
+
+
+@contextmanager
+def changed(project: Project, name: str, wheelhouse: Path) -> Iterator[None]:
+    """Let one small wheel of a lock be another file for a while.
+
+    Args:
+        project: whose lock is written.
+        name: the environment.
+        wheelhouse: where its wheels are, and where the other one is put.
+    """
+    locked = project.lock_file(name)
+    before = locked.read_bytes()
+    lock = lockfile.parse(before, locked, name)
     small = next(package for package in lock.packages if package.name == "idna")
-    path = image.wheelhouse / small.artifact.file
+    path = wheelhouse / small.artifact.file
     other = path.with_name(path.name.replace("-py3", "-9-py3"))  # a build number
-    with zipfile.ZipFile(path) as before, zipfile.ZipFile(other, "w") as after:
-        for entry in before.infolist():
+    with zipfile.ZipFile(path) as source, zipfile.ZipFile(other, "w") as target:
+        for entry in source.infolist():
             # the same content, stored
-            after.writestr(zipfile.ZipInfo(entry.filename), before.read(entry))
+            target.writestr(zipfile.ZipInfo(entry.filename), source.read(entry))
     artifact = Artifact(other.name, other.stat().st_size, sha256_file(other), "idna")
     packages = (
         msgspec.structs.replace(one, artifact=artifact) if one is small else one
         for one in lock.packages
     )
-    changed = msgspec.structs.replace(lock, packages=tuple(packages))
-    locked = image.project.lock_file(image.name)
     try:
-        locked.write_bytes(lockfile.serialize(changed))
-        seconds = image.run()
+        locked.write_bytes(
+            lockfile.serialize(msgspec.structs.replace(lock, packages=tuple(packages)))
+        )
+        yield
     finally:
-        locked.write_bytes(lockfile.serialize(lock))
+        locked.write_bytes(before)
         other.unlink()
-    print(f"one small wheel changed: {seconds:.2f} s, 1/{cold / seconds:.0f} (goal: 1/15)")
 
 
 def _peers(image: _Image, rounds: int) -> None:

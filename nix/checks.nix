@@ -3,10 +3,17 @@
   pkgs,
   tool,
   images,
+  # the formatter, in a list, if there is one
+  nixfmt,
 }:
 let
   root = ../.;
-  part = name: builtins.path { inherit name; path = root + "/${name}"; };
+  part =
+    name:
+    builtins.path {
+      inherit name;
+      path = root + "/${name}";
+    };
 
   # the digest that stands in locks/images.toml, and the one that was built
   digest = one: {
@@ -52,12 +59,16 @@ builtins.listToAttrs (map digest (import ./recorded.nix root))
     envbuild --project project lock --check > $out
   '';
 
-  formatting = pkgs.runCommand "formatting" { nativeBuildInputs = [ pkgs.nixfmt ]; } ''
-    nixfmt --check ${sources}/flake.nix ${sources}/nix/*.nix
-    echo formatted > $out
-  '';
-
   unit = pkgs.runCommand "unit" { } ''
     echo "${toString (import ./unit.nix)} tests" > $out
   '';
 }
+// builtins.listToAttrs (
+  map (program: {
+    name = "formatting";
+    value = pkgs.runCommand "formatting" { nativeBuildInputs = [ program ]; } ''
+      nixfmt --check ${sources}/flake.nix ${sources}/nix/*.nix
+      echo formatted > $out
+    '';
+  }) nixfmt
+)

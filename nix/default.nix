@@ -20,11 +20,18 @@ let
       fetchers ? { },
       ...
     }@arguments:
-    import ./image.nix {
-      inherit pkgs;
-      tool = mkTool pkgs;
-      fetchers = import ./fetchers.nix { inherit pkgs; } // fetchers;
-    } (builtins.removeAttrs arguments [ "pkgs" "fetchers" ]);
+    import ./image.nix
+      {
+        inherit pkgs;
+        tool = mkTool pkgs;
+        fetchers = import ./fetchers.nix { inherit pkgs; } // fetchers;
+      }
+      (
+        builtins.removeAttrs arguments [
+          "pkgs"
+          "fetchers"
+        ]
+      );
 
   # all images of a project
   mkImages =
@@ -37,6 +44,9 @@ let
     inherit pkgs;
     project = root;
   };
+
+  # a stand-in for nixpkgs does not have it
+  nixfmt = if pkgs ? nixfmt then [ pkgs.nixfmt ] else [ ];
 
   app = name: text: {
     type = "app";
@@ -68,16 +78,28 @@ in
   devShells.${system}.default = pkgs.mkShellNoCC {
     packages = [
       tool
-      pkgs.nixfmt
       pkgs.skopeo
-    ];
+    ]
+    ++ nixfmt;
   };
 
   overlays.default = final: _previous: { envbuild = mkTool final; };
 
-  formatter.${system} = pkgs.nixfmt;
+  formatter = builtins.listToAttrs (
+    map (value: {
+      name = system;
+      inherit value;
+    }) nixfmt
+  );
 
-  checks.${system} = import ./checks.nix { inherit pkgs tool images; };
+  checks.${system} = import ./checks.nix {
+    inherit
+      pkgs
+      tool
+      images
+      nixfmt
+      ;
+  };
 
   lib = { inherit mkImage mkImages; };
 }

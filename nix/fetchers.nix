@@ -9,16 +9,6 @@ let
   wheelName = import ./wheel-name.nix;
   sdistName = import ./sdist-name.nix;
   storeName = import ./store-name.nix;
-
-  # a store name holds less than a file name: of a version with an epoch, not its "!"
-  named =
-    file: derivation:
-    if storeName file == file then
-      derivation
-    else
-      derivation.overrideAttrs (_: {
-        name = storeName file;
-      });
 in
 {
   wheel =
@@ -26,24 +16,27 @@ in
     let
       parts = wheelName file;
     in
-    named file (
-      pkgs.fetchPypi (
-        parts
-        // {
-          inherit sha256;
-          format = "wheel";
-          dist = parts.python;
-        }
-      )
+    pkgs.fetchPypi (
+      parts
+      // {
+        inherit sha256;
+        format = "wheel";
+        dist = parts.python;
+      }
     );
 
   sdist =
     { file, sha256, ... }:
-    named file (pkgs.fetchPypi (sdistName file // { inherit sha256; }));
+    pkgs.fetchPypi (sdistName file // { inherit sha256; });
 
   # security updates lie beside Debian's own archive, and often come into it later
   deb =
-    { file, sha256, pool, ... }:
+    {
+      file,
+      sha256,
+      pool,
+      ...
+    }:
     let
       plain = builtins.replaceStrings [ "pool/updates/" ] [ "pool/" ] pool;
       own = "mirror://debian/${plain}/${file}";
@@ -52,12 +45,24 @@ in
     pkgs.fetchurl {
       inherit sha256;
       name = storeName file;
-      urls = if plain == pool then [ own ] else [ security own ];
+      urls =
+        if plain == pool then
+          [ own ]
+        else
+          [
+            security
+            own
+          ];
     };
 
   # python-build-standalone's own releases
   interpreter =
-    { file, sha256, build, ... }:
+    {
+      file,
+      sha256,
+      build,
+      ...
+    }:
     pkgs.fetchurl {
       inherit sha256;
       name = storeName file;

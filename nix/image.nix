@@ -47,13 +47,11 @@ let
     inherit (declared) packages;
   };
   debHouse = farm "${name}-debs" fetchers.deb debs;
-  layers =
-    pkgs.runCommand "${name}-debian-layers" { nativeBuildInputs = [ tool ]; }
-      ''
-        envbuild nix layers --pins ${alone "locks/image-base.toml"} --wheelhouse ${debHouse} \
-          ${if interpreter == "debian" then "--python" else ""} \
-          ${toString (map (one: "--package ${one}") declared.packages)} -o $out
-      '';
+  layers = pkgs.runCommand "${name}-debian-layers" { nativeBuildInputs = [ tool ]; } ''
+    envbuild nix layers --pins ${alone "locks/image-base.toml"} --wheelhouse ${debHouse} \
+      ${if interpreter == "debian" then "--python" else ""} \
+      ${toString (map (one: "--package ${one}") declared.packages)} -o $out
+  '';
 
   # a file by itself: what else is in the project does not matter to what is made of it
   alone =
@@ -141,7 +139,12 @@ let
       }
       ''
         ${own}
-        ${if archives == [ ] then "" else "cp ${alone "locks/interpreters.toml"} project/locks/interpreters.toml"}
+        ${
+          if archives == [ ] then
+            ""
+          else
+            "cp ${alone "locks/interpreters.toml"} project/locks/interpreters.toml"
+        }
         cp ${alone "locks/image-base.toml"} project/locks/image-base.toml
         mkdir given
         ${builtins.concatStringsSep "\n" (map (path: "cp ${path} given/${fileName path}") wheels)}

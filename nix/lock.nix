@@ -31,7 +31,15 @@ in
 }:
 let
   where = "locks/pylock.${name}.toml";
-  wrong = fields: refuse ({ inherit where; mend = mend; } // fields);
+  wrong =
+    fields:
+    refuse (
+      {
+        inherit where;
+        mend = mend;
+      }
+      // fields
+    );
   mend =
     "restore it from version control, or resolve anew: "
     + "`envbuild lock --upgrade ${name}` as of today";
@@ -95,7 +103,11 @@ let
         found = one.file;
       }
     else
-      one // { inherit isSdist; inherit (entry) name; };
+      one
+      // {
+        inherit isSdist;
+        inherit (entry) name;
+      };
 
   packages = map package (document.packages or [ ]);
   isBuilt = one: one.isSdist && built ? ${one.name};

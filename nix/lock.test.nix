@@ -54,7 +54,11 @@ in
 [
   {
     name = "a wheel";
-    expr = map file (read (lock { packages = package { }; })).wheels;
+    expr =
+      map file
+        (read (lock {
+          packages = package { };
+        })).wheels;
     expected = [
       {
         file = "Some.Thing-1.0-py3-none-any.whl";
@@ -64,17 +68,30 @@ in
   }
   {
     name = "a pure sdist with the wheel that is built of it";
-    expr = map (one: one.wheel.file) (read (lock { packages = sdist; tool = built; })).pure;
+    expr =
+      map (one: one.wheel.file)
+        (read (lock {
+          packages = sdist;
+          tool = built;
+        })).pure;
     expected = [ "old-1.0-py3-none-any.whl" ];
   }
   {
     name = "what building needs";
-    expr = map (one: one.file) (read (lock { packages = sdist; tool = built; })).buildWheels;
+    expr =
+      map (one: one.file)
+        (read (lock {
+          packages = sdist;
+          tool = built;
+        })).buildWheels;
     expected = [ "setuptools-71-py3-none-any.whl" ];
   }
   {
     name = "an sdist that no hash of a wheel is known of";
-    expr = (read (lock { packages = sdist; })).unbuilt;
+    expr =
+      (read (lock {
+        packages = sdist;
+      })).unbuilt;
     expected = [ "old" ];
   }
   {
@@ -84,11 +101,15 @@ in
   }
   {
     name = "a lock of a newer schema";
-    fails = read (lock { schema = "2"; });
+    fails = read (lock {
+      schema = "2";
+    });
   }
   {
     name = "a lock of a newer format";
-    fails = read (lock { version = "2.0"; });
+    fails = read (lock {
+      version = "2.0";
+    });
   }
   {
     name = "a lock of another tool";
@@ -96,18 +117,30 @@ in
   }
   {
     name = "a file elsewhere";
-    fails = (read (lock { packages = package { path = "../other/Some.Thing-1.0-py3-none-any.whl"; }; })).wheels;
+    fails =
+      (read (lock {
+        packages = package { path = "../other/Some.Thing-1.0-py3-none-any.whl"; };
+      })).wheels;
   }
   {
     name = "a file above";
-    fails = (read (lock { packages = package { path = "../wheelhouse/../x-1.0-py3-none-any.whl"; }; })).wheels;
+    fails =
+      (read (lock {
+        packages = package { path = "../wheelhouse/../x-1.0-py3-none-any.whl"; };
+      })).wheels;
   }
   {
     name = "a hash that is none";
-    fails = (read (lock { packages = package { hash = "00"; }; })).wheels;
+    fails =
+      (read (lock {
+        packages = package { hash = "00"; };
+      })).wheels;
   }
   {
     name = "a file of another package";
-    fails = (read (lock { packages = package { name = "other"; }; })).wheels;
+    fails =
+      (read (lock {
+        packages = package { name = "other"; };
+      })).wheels;
   }
 ]

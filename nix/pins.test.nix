@@ -14,7 +14,17 @@ in
   }
   {
     name = "each package once";
-    expr = builtins.length base == builtins.length (builtins.attrNames (builtins.listToAttrs (map (name: { inherit name; value = 1; }) base)));
+    expr =
+      builtins.length base == builtins.length (
+        builtins.attrNames (
+          builtins.listToAttrs (
+            map (name: {
+              inherit name;
+              value = 1;
+            }) base
+          )
+        )
+      );
     expected = true;
   }
   {

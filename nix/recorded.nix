@@ -30,5 +30,6 @@ in
 map (one: {
   inherit (one) environment interpreter digest;
   # the output's name
-  name = one.environment + (if one.interpreter == "managed" then "" else "-${one.interpreter}") + "-image";
+  name =
+    one.environment + (if one.interpreter == "managed" then "" else "-${one.interpreter}") + "-image";
 }) (builtins.filter built images)

@@ -17,4 +17,9 @@ in
     expr = storeName "thing-1!2.0-py3-none-any.whl";
     expected = "thing-1-2.0-py3-none-any.whl";
   }
+  {
+    name = "several in a row are one";
+    expr = storeName "thing_1.0~~rc1_all.deb";
+    expected = "thing_1.0-rc1_all.deb";
+  }
 ]

@@ -21,7 +21,9 @@ let
     packages.tomli-w
     packages.urllib3
   ]);
-  wheels = map fetchers.wheel (builtins.fromTOML (builtins.readFile (root + "/envbuild/nix/wheels.toml"))).wheels;
+  wheels =
+    map fetchers.wheel
+      (builtins.fromTOML (builtins.readFile (root + "/envbuild/nix/wheels.toml"))).wheels;
 in
 pkgs.runCommand "envbuild-${version}"
   {

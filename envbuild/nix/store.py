@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -23,6 +24,7 @@ _MEND = "install Nix (Debian: apt-get install nix-bin)"
 # The characters of Nix's base 32: no e, o, u, t
 _DIGITS = "0123456789abcdfghijklmnpqrsvwxyz"
 _HASH = 20
+_FOREIGN = re.compile(r"[^a-zA-Z0-9+._?=-]+")
 # How many bytes and files one run of nix-store takes in, so that progress shows
 _BATCH = 256 << 20
 _MOST = 50
@@ -79,7 +81,7 @@ def store_name(file: str) -> str:
     Args:
         file: the name of a wheel, a .deb or an archive, which may hold ``~`` or ``!``.
     """
-    return file.replace("~", "-").replace("!", "-")
+    return _FOREIGN.sub("-", file)
 
 
 def store_path(name: str, sha256: str) -> str:

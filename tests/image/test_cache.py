@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from envbuild.digest import sha256_bytes
+from envbuild.image import build as build_module
 from envbuild.image.build import Image, build
 from envbuild.image.cache import Cache
 from envbuild.image.layer import Blob
@@ -277,3 +279,53 @@ def test_several_at_once_share_a_cache(toy: Toy, cache: Cache, tmp_path: Path) -
         assert toys.layout(tmp_path / f"out{number}") == toys.layout(tmp_path / "alone")
     assert built(made(toy, cache)) == []
     assert not list(cache.folder.glob(".work-*"))
+
+
+def debian_layers(toy: Toy, folder: Path) -> Cache:
+    """Return layers of a toy's Debian packages, as they are handed to other runs."""
+    cache = Cache(folder)
+    build_module.debian_layers(toy.request.debs, toy.wheelhouse, cache)
+    cache.strip()
+    return Cache(folder, read_only=True)
+
+
+def test_layers_that_were_handed_in_are_not_built(toy: Toy, cache: Cache, tmp_path: Path) -> None:
+    handed = debian_layers(toy, tmp_path / "handed")
+    plain = build(toy.request, toy.wheelhouse, tmp_path / "plain", cache=None)
+    for one in (None, cache):
+        out = tmp_path / ("with" if one else "without")
+        image = build(toy.request, toy.wheelhouse, out, cache=one, handed=[handed])
+        there = [layer.what for layer in image.layers if layer.cached]
+        assert there == [task.what for task in toy.request.debs]
+        assert image.digest == plain.digest
+        assert toys.layout(out) == toys.layout(tmp_path / "plain")
+    # they have become the cache's own
+    shutil.rmtree(tmp_path / "handed")
+    assert built(made(toy, cache)) == []
+
+
+def test_layers_are_the_same_wherever_they_were_made(toy: Toy, tmp_path: Path) -> None:
+    debian_layers(toy, tmp_path / "one")
+    time.sleep(0.01)
+    debian_layers(toy, tmp_path / "two")
+    assert toys.layout(tmp_path / "one") == toys.layout(tmp_path / "two")
+    assert sorted(path.name for path in (tmp_path / "one").iterdir()) == ["blobs", "layers"]
+
+
+def test_a_folder_that_was_handed_in_is_only_read(toy: Toy, tmp_path: Path) -> None:
+    handed = debian_layers(toy, tmp_path / "handed")
+    before = {path: path.stat() for path in handed.folder.rglob("*")}
+    build(toy.request, toy.wheelhouse, tmp_path / "out", cache=None, handed=[handed])
+    after = {path: path.stat() for path in handed.folder.rglob("*")}
+    assert {path: (one.st_mtime_ns, one.st_ctime_ns) for path, one in before.items()} == {
+        path: (one.st_mtime_ns, one.st_ctime_ns) for path, one in after.items()
+    }
+
+
+def test_a_layer_that_was_handed_in_damaged_is_built(toy: Toy, tmp_path: Path) -> None:
+    handed = debian_layers(toy, tmp_path / "handed")
+    for path in (handed.folder / "blobs").iterdir():
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    image = build(toy.request, toy.wheelhouse, tmp_path / "out", cache=None, handed=[handed])
+    assert len(built(image)) == len(image.layers)
+    assert image.digest == made(toy, Cache(tmp_path / "cache")).digest
