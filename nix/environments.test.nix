@@ -1,32 +1,44 @@
 let
-  environments = import ./environments.nix ../.;
+  environments = import ./environments.nix ./fixture;
+  inherit (environments) environment;
 in
 [
   {
-    name = "they are read from envs/";
-    expr = builtins.elem "core" environments.names;
-    expected = true;
+    name = "they are the files of envs/, without hidden ones";
+    expr = environments.names;
+    expected = [
+      "toy"
+      "variant"
+    ];
   }
   {
     name = "an environment's own interpreter";
-    expr = builtins.match "3[.]11[.][0-9]+" (environments.environment "core").python != null;
-    expected = true;
+    expr = (environment "toy").python;
+    expected = "3.11.17";
   }
   {
     name = "the interpreter of a variant is its base's";
-    expr = (environments.environment "gpu-managed").python;
-    expected = (environments.environment "gpu").python;
+    expr = (environment "variant").python;
+    expected = "3.11.17";
   }
   {
     name = "a variant needs its base's file";
-    expr = (environments.environment "gpu-managed").files;
+    expr = (environment "variant").files;
     expected = [
-      "gpu-managed"
-      "gpu"
+      "variant"
+      "toy"
+    ];
+  }
+  {
+    name = "Debian packages are asked for by an environment, not by its base";
+    expr = map (name: (environment name).packages) environments.names;
+    expected = [
+      [ "bash" ]
+      [ ]
     ];
   }
   {
     name = "one that is not declared";
-    fails = (environments.environment "nowhere").python;
+    fails = (environment "nowhere").python;
   }
 ]
