@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +17,9 @@ def _nothing(_amount: int) -> None:
 
 @contextmanager
 def bar(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[Advance]:
-    """Show a bar on stderr while the block runs, if stderr is a terminal.
+    """Show a bar on stderr while the block runs, if stderr is a terminal that can.
+
+    Nix gives its builds a terminal, whose text goes into a log: ``TERM=dumb`` says so.
 
     Args:
         what: what is being done, a few words.
@@ -26,7 +29,7 @@ def bar(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[Advanc
     Yields:
         A function to call with the amount just done, from any thread.
     """
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb" or total == 0:
         yield _nothing
         return
     # rich takes 60 ms to import, which only a person at a terminal should pay

@@ -56,7 +56,7 @@ builtins.listToAttrs (map digest (import ./recorded.nix root))
     cp -r ${part "locks"} project/locks
     cp ${part "flake.nix"} project/flake.nix
     cp ${part "flake.lock"} project/flake.lock
-    envbuild --project project lock --check > $out
+    envbuild --project project lock --check | tee $out
   '';
 
   unit = pkgs.runCommand "unit" { } ''

@@ -83,7 +83,7 @@ in
     ++ nixfmt;
   };
 
-  overlays.default = final: _previous: { envbuild = mkTool final; };
+  overlays.default = final: prev: { envbuild = mkTool final; };
 
   formatter = builtins.listToAttrs (
     map (value: {

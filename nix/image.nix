@@ -62,6 +62,7 @@ let
     };
   # the project, as far as it matters here
   own = ''
+    export TERM=dumb
     mkdir -p project/envs project/locks project/sites
     ${builtins.concatStringsSep "\n" (
       map (file: "cp ${alone "envs/${file}.toml"} project/envs/${file}.toml") declared.files
@@ -102,6 +103,10 @@ let
       }) lock.pure)
       (linked fetchers.deb debs)
       (linked fetchers.interpreter archives)
+      (map (path: {
+        name = fileName path;
+        inherit path;
+      }) wheels)
     ]
   );
   linked =
@@ -146,11 +151,9 @@ let
             "cp ${alone "locks/interpreters.toml"} project/locks/interpreters.toml"
         }
         cp ${alone "locks/image-base.toml"} project/locks/image-base.toml
-        mkdir given
-        ${builtins.concatStringsSep "\n" (map (path: "cp ${path} given/${fileName path}") wheels)}
         envbuild --project project image ${name} --interpreter ${interpreter} --offline --no-cache \
           --layers ${layers} --wheelhouse ${wheelhouse} \
-          ${toString (map (path: "--wheel given/${fileName path}") wheels)} -o $out
+          ${toString (map (path: "--wheel ${wheelhouse}/${fileName path}") wheels)} -o $out
       '';
 in
 if lacking != [ ] then
