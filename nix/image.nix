@@ -134,6 +134,12 @@ let
         nativeBuildInputs = [ tool ];
         passthru = {
           inherit imageName wheelhouse layers;
+          built = builtins.listToAttrs (
+            map (package: {
+              inherit (package) name;
+              value = built package;
+            }) lock.pure
+          );
           imageTag = lock.tag;
         }
         // copies {

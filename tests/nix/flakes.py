@@ -27,6 +27,17 @@ def require_stand_in() -> None:
     require("patchelf", "patchelf")
 
 
+def copy(folder: Path, *names: str) -> None:
+    """Copy files and folders of this project into another one."""
+    folder.mkdir(exist_ok=True)
+    for name in names:
+        if (_ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(_ROOT / name, folder / name, ignore=ignored)
+        else:
+            shutil.copy(_ROOT / name, folder)
+
+
 def make(folder: Path) -> Toy:
     """Lay out a toy project that is a flake, with a copy of envbuild.
 
@@ -34,11 +45,7 @@ def make(folder: Path) -> Toy:
     small ones of the test's.
     """
     toy = toys.make(folder, extra='[image]\npackages = ["bash"]\n', more=["bash"])
-    for name in ("flake.nix", "flake.lock"):
-        shutil.copy(_ROOT / name, folder)
-    for name in ("nix", "envbuild"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(_ROOT / name, folder / name, ignore=ignored)
+    copy(folder, "flake.nix", "flake.lock", "nix", "envbuild")
     (folder / "envbuild/nix/wheels.toml").write_text(_own_wheels(toy.wheelhouse))
     return toy
 

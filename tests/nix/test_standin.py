@@ -391,6 +391,7 @@ def test_the_same_machine_gives_the_same_stand_in(
         os.umask(before)
     first = nar.digest(place.standin)
     assert nar.digest(again) == first
+    assert {path.stat().st_mtime for path in (again, *again.rglob("*"))} == {1}
     # an older one is replaced
     (again / "flake.nix").write_text("{ }")
     (again / "flake.lock").write_text("{ }")
@@ -435,7 +436,7 @@ def test_packages_with_libraries_of_their_own(place: Place, tmp_path: Path) -> N
     _distribution(
         site,
         "envbuild",
-        ["native", "uv", 'gone; python_version < "3"', "gone; extra == 'all'"],
+        ["Native", "uv", 'gone; python_version < "3"', "gone; extra == 'all'"],
     )
     _distribution(site, "Native", [], "native/__init__.py", "native/one.so", "native.libs/deep.so")
     _distribution(site, "uv", ["gone"])
