@@ -14,14 +14,21 @@ let
   wheelName = import ./wheel-name.nix;
   storeName = import ./store-name.nix;
   copies = import ./copies.nix { inherit pkgs; };
-  farm =
-    name: fetch: artifacts:
-    pkgs.linkFarm name (
-      map (one: {
-        name = one.file;
-        path = fetch one;
-      }) artifacts
-    );
+  # artifacts under their own file names
+  linked =
+    fetch:
+    map (one: {
+      name = one.file;
+      path = fetch one;
+    });
+  # Nix gives builds a terminal, whose text becomes a log; and says how many cores they may use
+  begin = ''
+    export TERM=dumb
+    jobs=
+    if [ "''${NIX_BUILD_CORES:-0}" -gt 0 ]; then
+      jobs="-j $NIX_BUILD_CORES"
+    fi
+  '';
 in
 {
   # the folder with envs/ and locks/
@@ -46,12 +53,20 @@ let
     python = interpreter == "debian";
     inherit (declared) packages;
   };
-  debHouse = farm "${name}-debs" fetchers.deb debs;
-  layers = pkgs.runCommand "${name}-debian-layers" { nativeBuildInputs = [ tool ]; } ''
-    envbuild nix layers --pins ${alone "locks/image-base.toml"} --wheelhouse ${debHouse} \
-      ${if interpreter == "debian" then "--python" else ""} \
-      ${toString (map (one: "--package ${one}") declared.packages)} -o $out
-  '';
+  # no environment's name is in it: those that ask for the same packages share it
+  layers =
+    pkgs.runCommand "debian-layers"
+      {
+        nativeBuildInputs = [ tool ];
+        inherit (declared) packages;
+      }
+      ''
+        ${begin}
+        envbuild nix layers --pins ${alone "locks/image-base.toml"} \
+          --wheelhouse ${pkgs.linkFarm "debs" (linked fetchers.deb debs)} \
+          ${if interpreter == "debian" then "--python" else ""} \
+          $(for package in $packages; do echo --package $package; done) $jobs -o $out
+      '';
 
   # a file by itself: what else is in the project does not matter to what is made of it
   alone =
@@ -62,7 +77,7 @@ let
     };
   # the project, as far as it matters here
   own = ''
-    export TERM=dumb
+    ${begin}
     mkdir -p project/envs project/locks project/sites
     ${builtins.concatStringsSep "\n" (
       map (file: "cp ${alone "envs/${file}.toml"} project/envs/${file}.toml") declared.files
@@ -74,8 +89,7 @@ let
   built =
     package:
     let
-      sources = farm "${name}-${package.name}-sources" fetchers.sdist [ package ];
-      requires = farm "${name}-build-requirements" fetchers.wheel lock.buildWheels;
+      needed = linked fetchers.sdist [ package ] ++ linked fetchers.wheel lock.buildWheels;
     in
     pkgs.runCommand (storeName package.wheel.file)
       {
@@ -87,7 +101,7 @@ let
       ''
         ${own}
         mkdir wheelhouse
-        ln -s ${sources}/* ${requires}/* wheelhouse/
+        ln -s ${pkgs.linkFarm "${package.name}-and-what-builds-it" needed}/* wheelhouse/
         envbuild --project project wheel ${package.name} --env ${name} --offline \
           --wheelhouse wheelhouse -o built
         mv built/* $out
@@ -109,13 +123,6 @@ let
       }) wheels)
     ]
   );
-  linked =
-    fetch:
-    map (one: {
-      name = one.file;
-      path = fetch one;
-    });
-
   given = map (path: (wheelName (fileName path)).pname) wheels;
   # of a path in the store, without the hash before it
   fileName =
@@ -128,24 +135,26 @@ let
   dashed = builtins.replaceStrings [ "_" "." ] [ "-" "-" ];
   lacking = builtins.filter (one: !builtins.elem one (map dashed given)) lock.unbuilt;
 
+  names = {
+    inherit imageName;
+    imageTag = lock.tag;
+  };
   image =
     pkgs.runCommand "${name}-image"
       {
         nativeBuildInputs = [ tool ];
-        passthru = {
-          inherit imageName wheelhouse layers;
-          built = builtins.listToAttrs (
-            map (package: {
-              inherit (package) name;
-              value = built package;
-            }) lock.pure
-          );
-          imageTag = lock.tag;
-        }
-        // copies {
-          inherit image imageName environment;
-          imageTag = lock.tag;
-        };
+        passthru =
+          names
+          // copies (names // { inherit image environment; })
+          // {
+            inherit wheelhouse layers;
+            built = builtins.listToAttrs (
+              map (package: {
+                inherit (package) name;
+                value = built package;
+              }) lock.pure
+            );
+          };
         meta.description = "Container image of ${name}: an OCI layout";
       }
       ''
@@ -159,7 +168,7 @@ let
         cp ${alone "locks/image-base.toml"} project/locks/image-base.toml
         envbuild --project project image ${name} --interpreter ${interpreter} --offline --no-cache \
           --layers ${layers} --wheelhouse ${wheelhouse} \
-          ${toString (map (path: "--wheel ${wheelhouse}/${fileName path}") wheels)} -o $out
+          ${toString (map (path: "--wheel ${wheelhouse}/${fileName path}") wheels)} $jobs -o $out
       '';
 in
 if lacking != [ ] then
