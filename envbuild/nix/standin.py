@@ -134,7 +134,8 @@ def _tools() -> _Tools:
         _program("bash-static"), _program("busybox", "busybox-static"), _program("patchelf")
     )
     for path, package in ((tools.bash, "bash-static"), (tools.busybox, "busybox-static")):
-        if elf.read(path.read_bytes()).interpreter is not None:
+        data = path.read_bytes()
+        if not elf.is_elf(data) or elf.read(data).interpreter is not None:
             raise PreflightError(
                 "not a static program, and so nothing that runs in an empty sandbox",
                 where=path,

@@ -39,7 +39,8 @@ class Nix:
         self._store = folder / "store"
         registry = folder / "registry.json"
         registry.write_text('{"flakes": [], "version": 2}')
-        (folder / "home").mkdir()
+        for name in ("home", "tmp"):
+            (folder / name).mkdir()
         self.env = {
             "HOME": str(folder / "home"),
             "NIX_CONFIG": _SETTINGS.format(registry=registry),
@@ -47,6 +48,8 @@ class Nix:
             "NIX_CONF_DIR": str(folder),
             "NIX_USER_CONF_FILES": "",
             "NIX_REMOTE": str(self._store),
+            # where some of its programs leave what they wrote
+            "TMPDIR": str(folder / "tmp"),
         }
 
     def run(
