@@ -27,7 +27,7 @@ let
         ''
           found=$(cat $index)
           case $found in
-            *"\"$expected\""*) echo "$expected" > $out ;;
+            *"\"digest\":\"$expected\""*) echo "$expected" > $out ;;
             *)
               echo "locks/images.toml: ${one.name}: not the image that is recorded" >&2
               echo "  expected: $expected" >&2

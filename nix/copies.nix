@@ -10,48 +10,64 @@
   environment,
 }:
 let
+  # skopeo takes a word too many for a question, prints its help and is content: so words are
+  # counted here. What is asked of a destination tells one from an option that came first.
   copy =
-    name: text:
+    name: arguments: form: text:
     pkgs.writeShellApplication {
       inherit name;
       runtimeInputs = [ pkgs.skopeo ];
       text = ''
         source="oci:${image}:${environment}"
+        usage() {
+          echo "usage: ${name} ${arguments}: options as skopeo copy has them, --NAME=VALUE" >&2
+          exit 2
+        }
+        ${
+          if form == null then
+            ""
+          else
+            ''
+              destination=''${1-}
+              case "$destination" in
+                -*) usage ;;
+                ${form}) shift ;;
+                *) usage ;;
+              esac
+            ''
+        }
+        for word in "$@"; do
+          case "$word" in
+            -*) ;;
+            *) usage ;;
+          esac
+        done
         ${text}
       '';
     };
 in
 {
   # to any transport that skopeo knows: docker://…, oci:…, dir:…
-  copyTo = copy "copy-to" ''
-    if [ $# -eq 0 ]; then
-      echo "usage: copy-to TRANSPORT:DESTINATION [OPTION]...: as skopeo copy has them" >&2
-      exit 2
-    fi
-    exec skopeo --insecure-policy copy "$source" "$@"
+  copyTo = copy "copy-to" "TRANSPORT:DESTINATION [OPTION]..." "*:*" ''
+    skopeo --insecure-policy copy "$@" "$source" "$destination"
   '';
 
-  copyToRegistry = copy "copy-to-registry" ''
-    if [ $# -eq 0 ]; then
-      echo "usage: copy-to-registry REGISTRY/NAME[:TAG] [OPTION]...: options of skopeo copy" >&2
-      exit 2
-    fi
-    destination=$1
-    shift
+  copyToRegistry = copy "copy-to-registry" "REGISTRY/NAME[:TAG] [OPTION]..." "*/*" ''
+    destination=''${destination#docker://}
     case "''${destination##*/}" in
-      *:*) ;;
+      *:* | *@*) ;;
       *) destination="$destination:${imageTag}" ;;
     esac
     skopeo --insecure-policy copy --preserve-digests "$@" "$source" "docker://$destination"
     echo "$destination"
   '';
 
-  copyToDockerDaemon = copy "copy-to-docker-daemon" ''
+  copyToDockerDaemon = copy "copy-to-docker-daemon" "[OPTION]..." null ''
     skopeo --insecure-policy copy "$@" "$source" "docker-daemon:${imageName}:${imageTag}"
     echo "${imageName}:${imageTag}"
   '';
 
-  copyToPodman = copy "copy-to-podman" ''
+  copyToPodman = copy "copy-to-podman" "[OPTION]..." null ''
     skopeo --insecure-policy copy "$@" "$source" "containers-storage:${imageName}:${imageTag}"
     echo "${imageName}:${imageTag}"
   '';

@@ -11,6 +11,7 @@
 let
   refuse = import ./refuse.nix;
   readLock = import ./lock.nix;
+  normalized = import ./normalized.nix;
   wheelName = import ./wheel-name.nix;
   storeName = import ./store-name.nix;
   copies = import ./copies.nix { inherit pkgs; };
@@ -123,7 +124,7 @@ let
       }) wheels)
     ]
   );
-  given = map (path: (wheelName (fileName path)).pname) wheels;
+  given = map (path: normalized (wheelName (fileName path)).pname) wheels;
   # of a path in the store, without the hash before it
   fileName =
     path:
@@ -132,8 +133,7 @@ let
       inStore = builtins.match "[0-9a-z]{32}-(.*)" base;
     in
     if inStore == null then base else builtins.head inStore;
-  dashed = builtins.replaceStrings [ "_" "." ] [ "-" "-" ];
-  lacking = builtins.filter (one: !builtins.elem one (map dashed given)) lock.unbuilt;
+  lacking = builtins.filter (one: !builtins.elem one (given)) lock.unbuilt;
 
   names = {
     inherit imageName;
@@ -171,11 +171,31 @@ let
           ${toString (map (path: "--wheel ${wheelhouse}/${fileName path}") wheels)} $jobs -o $out
       '';
 in
-if lacking != [ ] then
-  refuse {
-    what = "${builtins.concatStringsSep ", " lacking}: built on the target system, not pinned by the lock";
-    where = "locks/pylock.${name}.toml";
-    mend = "give the wheels: lib.mkImage { wheels = [ ./FILE.whl ]; … }";
-  }
-else
-  image
+builtins.seq declared (
+  if
+    !builtins.elem interpreter [
+      "managed"
+      "debian"
+      "none"
+    ]
+  then
+    refuse {
+      what = "mkImage: no such interpreter";
+      expected = "managed, debian or none";
+      found = interpreter;
+    }
+  else if builtins.match "[a-z0-9]+([._/-]+[a-z0-9]+)*" imageName == null then
+    refuse {
+      what = "mkImage: not the name of an image";
+      expected = "lower-case letters and digits, joined by '.', '_', '-' or '/'";
+      found = imageName;
+    }
+  else if lacking != [ ] then
+    refuse {
+      what = "${builtins.concatStringsSep ", " lacking}: built on the target system, not pinned by the lock";
+      where = "locks/pylock.${name}.toml";
+      mend = "give the wheels: lib.mkImage { wheels = [ ./FILE.whl ]; … }";
+    }
+  else
+    image
+)

@@ -6,12 +6,7 @@ let
   refuse = import ./refuse.nix;
   schema = 1;
   version = "1.0";
-  normalized = name: builtins.concatStringsSep "-" (words (lower name));
-  words = text: builtins.filter builtins.isString (builtins.split "[-_.]+" text);
-  capitals = builtins.filter (c: c != "") (builtins.split "" "ABCDEFGHIJKLMNOPQRSTUVWXYZ");
-  small = builtins.filter (c: c != "") (builtins.split "" "abcdefghijklmnopqrstuvwxyz");
-  letters = builtins.filter builtins.isString;
-  lower = builtins.replaceStrings (letters capitals) (letters small);
+  normalized = import ./normalized.nix;
 in
 {
   # the environment
@@ -43,7 +38,7 @@ let
   mend =
     "restore it from version control, or resolve anew: "
     + "`envbuild lock --upgrade ${name}` as of today";
-  document = builtins.addErrorContext "while reading ${where}" (builtins.fromTOML text);
+  document = import ./toml.nix { inherit where text mend; };
   tool = document.tool.envbuild or { };
   known =
     key: expected: found:
@@ -107,6 +102,8 @@ let
       // {
         inherit isSdist;
         inherit (entry) name;
+        # whether it depends on the interpreter that it is installed at all
+        conditional = entry ? marker;
       };
 
   packages = map package (document.packages or [ ]);
@@ -125,7 +122,9 @@ assert checked;
   # sdists of pure Python: each with the wheel that its build gives
   pure = map (one: one // { wheel = built.${one.name}; }) (builtins.filter isBuilt packages);
   # packages that are built on the target system; no image is made of them without their wheels
-  unbuilt = map (one: one.name) (builtins.filter (one: one.isSdist && !isBuilt one) packages);
+  unbuilt = map (one: one.name) (
+    builtins.filter (one: one.isSdist && !isBuilt one && !one.conditional) packages
+  );
   # what building sdists needs
   buildWheels = builtins.concatMap (
     one: map (artifact "tool.envbuild.build-environments.wheels") one.wheels

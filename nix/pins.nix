@@ -6,9 +6,11 @@ let
     project: file: mend:
     let
       path = project + "/${file}";
-      document = builtins.addErrorContext "while reading ${file}" (
-        builtins.fromTOML (builtins.readFile path)
-      );
+      document = import ./toml.nix {
+        inherit mend;
+        where = file;
+        text = builtins.readFile path;
+      };
     in
     if !builtins.pathExists path then
       refuse {

@@ -8,9 +8,12 @@ in
 project:
 let
   path = project + "/locks/images.toml";
-  document = builtins.addErrorContext "while reading locks/images.toml" (
-    builtins.fromTOML (builtins.readFile path)
-  );
+  document = import ./toml.nix {
+    where = "locks/images.toml";
+    text = builtins.readFile path;
+    mend = "finish it, then `envbuild image ENV --record`";
+  };
+  there = (import ./environments.nix project).names;
   images =
     if !builtins.pathExists path then
       [ ]
@@ -25,7 +28,13 @@ let
     else
       document.images;
   # of other bases, and with wheels that were built elsewhere, envbuild's own --check tells
-  built = one: one.base == "debian" && one.compression == "gzip" && !(one ? built);
+  built =
+    one:
+    # that one is recorded which is gone, drift checks tell
+    builtins.elem one.environment there
+    && one.base == "debian"
+    && one.compression == "gzip"
+    && !(one ? built);
 in
 map (one: {
   inherit (one) environment interpreter digest;

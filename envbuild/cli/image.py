@@ -97,7 +97,7 @@ def command(
     from envbuild.image import oci
     from envbuild.image import request as requests
     from envbuild.image.build import build
-    from envbuild.image.cache import Cache
+    from envbuild.image.cache import Handed
     from envbuild.prefix.supply import Supply
 
     if out is None and not (check or record):
@@ -126,7 +126,7 @@ def command(
         supply.wheelhouse.path,
         out,
         cache=None if no_cache else _cache(cache_folder),
-        handed=[Cache(folder, read_only=True) for folder in handed],
+        handed=[Handed(folder) for folder in handed],
         jobs=jobs,
         verify_record=verify_record,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,14 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from envbuild import progress
-from envbuild.artifacts import Artifact
 from envbuild.cli import common
+from envbuild.errors import PreflightError
 
 if TYPE_CHECKING:
     from envbuild.catalog.project import Project
     from envbuild.image.request import Request
 
 _FOLDER = click.Path(path_type=Path, file_okay=False)
+_THERE = click.Path(path_type=Path, exists=True, file_okay=False)
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -56,12 +58,14 @@ def preload(
     project = common.project(ctx)
     there = Store(store)
     supply = Supply(project.folder, wheelhouse_folder or project.wheelhouse, offline=offline)
-    requests = _requests(project, names, interpreter)
-    for request in requests:
-        supply.image(request)
     own = own_wheels()
+    wanted = {artifact.file: artifact for artifact in own}
+    for request in _requests(project, names, interpreter):
+        wanted |= {artifact.file: artifact for artifact in supply.flake(request)}
+        if request.lock.unbuilt:
+            unbuilt = ", ".join(request.lock.unbuilt)
+            common.say(f"{request.environment}: without {unbuilt}, which the target system builds")
     supply.artifacts(own)
-    wanted = {artifact.file: artifact for artifact in (*own, *_artifacts(requests))}
     files = [
         File(path, artifact.sha256, path.stat().st_size)
         for artifact in wanted.values()
@@ -82,26 +86,19 @@ def preload(
 
 
 def _requests(project: Project, names: Sequence[str], interpreter: str) -> list[Request]:
-    """Return the images; of all environments those that are made of the lock alone."""
-    from envbuild.image import request as images
+    """Return the images; without names, those that are outputs of the flake."""
+    from envbuild.image.request import read
+    from envbuild.lock import images
 
-    read = [
-        images.read(project, name, base="debian", interpreter=interpreter, compression="gzip")
-        for name in project.select(names)
+    selected = project.select(names)
+    if interpreter == "debian" and not names:
+        recorded = {one.environment for one in images.read(images.file(project)) if one.debian}
+        selected = [name for name in selected if name in recorded]
+    found = [
+        read(project, name, base="debian", interpreter=interpreter, compression="gzip")
+        for name in selected
     ]
-    return [one for one in read if names or not one.lock.unbuilt]
-
-
-def _artifacts(requests: Sequence[Request]) -> list[Artifact]:
-    from envbuild.lock.interpreters import Pin
-
-    found: list[Artifact] = []
-    for request in requests:
-        found += request.wheels
-        found += [package.artifact for layer in request.debs for package in layer.packages]
-        if isinstance(request.interpreter, Pin):
-            found.append(Artifact(request.interpreter.file, 0, request.interpreter.sha256))
-    return found
+    return [one for one in found if names or not one.lock.unbuilt]
 
 
 @command.command("stand-in")
@@ -112,10 +109,13 @@ def stand_in(folder: Path) -> None:
     For machines that cannot reach nixpkgs: `nix build .#core-image --override-input nixpkgs
     path:FOLDER`.
     """
+    from urllib.parse import quote
+
     from envbuild.nix import standin
 
+    folder = Path(os.path.realpath(folder))  # also when it is the current one, and replaced
     standin.write(folder)
-    click.echo(f"give it to nix: --override-input nixpkgs path:{folder.absolute()}")
+    click.echo(f"give it to nix: --override-input nixpkgs path:{quote(str(folder))}")
 
 
 @command.command(hidden=True)
@@ -124,7 +124,7 @@ def stand_in(folder: Path) -> None:
 @click.option("--package", "packages", multiple=True, help="A Debian package that is asked for.")
 @click.option("-o", "--output", "out", type=_FOLDER, required=True, help="Folder to write.")
 @click.option("-j", "--jobs", type=click.IntRange(min=1), help="Processes; one a core by default.")
-@common.wheelhouse
+@click.option("--wheelhouse", "wheelhouse_folder", type=_THERE, required=True, help="The .debs.")
 def layers(
     *,
     pins: Path,
@@ -140,6 +140,13 @@ def layers(
     from envbuild.image.cache import Cache
     from envbuild.lock import debian
 
+    if out.exists() and any(out.iterdir()):
+        raise PreflightError(
+            "the folder for layers holds something",
+            where=out,
+            expected="an empty folder, or none",
+            mend="name another one",
+        )
     pinned = debian.read(pins)
     tasks = plan.debs(
         debian.closure(debian.BASE, pinned),

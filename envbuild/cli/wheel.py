@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import click
 
+from envbuild import durable
 from envbuild.cli import common
 from envbuild.errors import InputError
 
@@ -70,5 +70,7 @@ def command(
         supply.build_sdists(lock, environment.minor, only=package)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        wheel = Path(shutil.copyfile(wheel, out / wheel.name))
+        if not (out / wheel.name).exists() or not wheel.samefile(out / wheel.name):
+            durable.write(out / wheel.name, wheel.read_bytes(), mode=0o644)
+        wheel = out / wheel.name
     click.echo(wheel)

@@ -7,59 +7,21 @@ what is inside, and to see that it holds what a layer may hold.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import posixpath
 import tarfile
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 from envbuild.digest import CHUNK
 from envbuild.errors import InputError, StepError
+from envbuild.image.hashing import Hashing, drain
 from envbuild.image.layer import Blob, Compression
 from envbuild.lock.interpreters import Pin
 
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
-
 # the one folder that python-build-standalone's archives hold
 _TOP = "python"
-
-
-class _Hashing(io.RawIOBase):
-    """A file that is read once and hashed on the way.
-
-    Args:
-        file: where from.
-        copy: where what is read is written, too.
-    """
-
-    def __init__(self, file: BinaryIO | gzip.GzipFile, copy: BinaryIO | None) -> None:
-        self._file = file
-        self._copy = copy
-        self._hash = hashlib.sha256()
-        self.size = 0
-
-    @property
-    def digest(self) -> str:
-        """SHA-256 of what was read."""
-        return self._hash.hexdigest()
-
-    def readable(self) -> bool:
-        """Whether it can be read: it can."""
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        """Read up to as many bytes as there is room for."""
-        room = memoryview(buffer).cast("B")
-        data = self._file.read(len(room))
-        room[: len(data)] = data
-        self._hash.update(data)
-        self.size += len(data)
-        if self._copy is not None:
-            self._copy.write(data)
-        return len(data)
 
 
 def copy(pin: Pin, path: Path, target: BinaryIO, compression: Compression) -> Blob:
@@ -79,19 +41,19 @@ def copy(pin: Pin, path: Path, target: BinaryIO, compression: Compression) -> Bl
     plain = compression == "none"
     failure: Exception | None = None
     with path.open("rb") as file:
-        packed = _Hashing(file, None if plain else target)
+        packed = Hashing(file, None if plain else target)
         whole = io.BufferedReader(packed, CHUNK)
         with gzip.GzipFile(fileobj=whole) as inside:
-            unpacked = _Hashing(inside, target if plain else None)
+            unpacked = Hashing(inside, target if plain else None)
             archive = io.BufferedReader(unpacked, CHUNK)
             try:
                 with tarfile.open(fileobj=archive, mode="r|") as members:
                     for member in members:
                         _check(member, path)
-                _drain(archive)
+                drain(archive)
             except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
                 failure = error  # of a file that is damaged, another thing is to be said
-        _drain(whole)
+        drain(whole)
     if packed.digest != pin.sha256:
         raise StepError(
             "the interpreter's archive is not the pinned one",
@@ -109,11 +71,6 @@ def copy(pin: Pin, path: Path, target: BinaryIO, compression: Compression) -> Bl
         ) from failure
     written = unpacked if plain else packed
     return Blob(written.digest, written.size, unpacked.digest, unpacked.size)
-
-
-def _drain(file: io.BufferedIOBase) -> None:
-    while file.read(CHUNK):
-        pass
 
 
 def _check(member: tarfile.TarInfo, path: Path) -> None:

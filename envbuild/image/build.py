@@ -16,7 +16,7 @@ from envbuild.digest import sha256_bytes
 from envbuild.errors import StepError
 from envbuild.findings import Finding
 from envbuild.image import archive, debian, documents, oci, plan, wheels
-from envbuild.image.cache import Cache
+from envbuild.image.cache import Cache, Handed
 from envbuild.image.layer import Blob, Compression, Layer
 from envbuild.image.plan import Archive, Debs, Own, Task, Wheels
 from envbuild.image.request import Request, inputs
@@ -77,7 +77,7 @@ def build(
     out: Path | None,
     *,
     cache: Cache | None,
-    handed: Sequence[Cache] = (),
+    handed: Sequence[Handed] = (),
     jobs: int | None = None,
     verify_record: bool = False,
 ) -> Image:
@@ -223,7 +223,7 @@ class _Building:
         compression: Compression,
         wheelhouse: Path,
         cache: Cache | None,
-        handed: Sequence[Cache],
+        handed: Sequence[Handed],
         work: Path,
         jobs: int | None,
         *,
@@ -327,10 +327,9 @@ class _Building:
 
     def _take(self, key: str) -> Blob | None:
         """Take a layer over that was handed in, if it was."""
-        for cache in self._handed:
-            blob = cache.layer(key)
+        for handed in self._handed:
+            blob = handed.take(key, self._work / key)
             if blob is not None:
-                shutil.copyfile(cache.blob(blob.digest), self._work / key)
                 if self._cache is not None:
                     self._cache.keep(key, blob, self._work / key)
                 return blob

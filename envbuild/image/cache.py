@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import gzip
+import io
 import os
 import shutil
 import stat
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import msgspec
 
 from envbuild import durable
 from envbuild.artifacts.wheel import SCAN_VERSION
-from envbuild.digest import sha256_file
+from envbuild.digest import CHUNK, is_sha256, sha256_file
+from envbuild.image.hashing import Hashing, drain
 from envbuild.image.layer import Blob
 from envbuild.image.wheels import Held
 
@@ -28,6 +33,9 @@ _UNUSED = 30 * 24 * 3600
 # What runs work in, and when one that has not changed for so long was left by a killed run.
 _WORK = ".work-"
 _LEFT = 24 * 3600
+# How much is read of what somebody else says of a layer, in bytes
+_MOST_TOLD = 4096
+_GZIP = b"\x1f\x8b"
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -47,13 +55,10 @@ class Cache:
 
     Args:
         folder: where; it is made when something is kept.
-        read_only: whether it is another's, such as one in the Nix store: nothing is written there,
-            and every layer is hashed before it is used.
     """
 
-    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._read_only = read_only
 
     @property
     def usable(self) -> bool:
@@ -91,8 +96,6 @@ class Cache:
             return None
         path = self.blob(blob.digest)
         try:
-            if self._read_only:
-                return blob if sha256_file(path) == blob.digest else None
             facts = path.stat()
             if self._read("blobs", f"{blob.digest}.json", _Kept) != _kept(facts):
                 if sha256_file(path) != blob.digest:
@@ -165,8 +168,7 @@ class Cache:
         path = self.folder / kind / name
         try:
             value = msgspec.msgpack.decode(path.read_bytes(), type=shape)
-            if not self._read_only:
-                os.utime(path)  # it is in use
+            os.utime(path)  # it is in use
         except (OSError, msgspec.DecodeError):
             return None
         return value
@@ -183,6 +185,65 @@ class Cache:
             told = path if folder.name != "blobs" else folder / f"{path.stem}.json"
             if _older(told if told.exists() else path, _UNUSED):
                 path.unlink(missing_ok=True)
+
+
+class Handed:
+    """Layers in a folder of somebody else's, such as one in the Nix store: it is only read.
+
+    A layer is taken as it is read, in one go: what it is said to be is what was copied. That it
+    was made of what it is said to be made of, is believed.
+
+    Args:
+        folder: a cache's, or as `Cache.strip` leaves it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def take(self, key: str, target: Path) -> Blob | None:
+        """Copy the layer that was made of something, if it is there and what it is said to be.
+
+        Args:
+            key: what it is known by.
+            target: where to; what is there if None is returned, is not to be used.
+        """
+        with (
+            contextlib.suppress(OSError, EOFError, zlib.error, msgspec.DecodeError),
+            _regular(self.folder / "layers" / key) as told,
+        ):
+            blob = msgspec.msgpack.decode(told.read(_MOST_TOLD), type=Blob)
+            if not is_sha256(blob.digest):
+                return None
+            with _regular(self.folder / "blobs" / blob.digest) as source, target.open("wb") as copy:
+                if blob == _copied(source, copy, blob):
+                    return blob
+        return None
+
+
+@contextmanager
+def _regular(path: Path) -> Iterator[BinaryIO]:
+    """Open a regular file, and nothing that one would wait for."""
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        yield file
+
+
+def _copied(source: BinaryIO, target: BinaryIO, said: Blob) -> Blob | None:
+    """Copy a layer, and return what it is; None if it is longer than it is said to be."""
+    if os.fstat(source.fileno()).st_size != said.size:
+        return None
+    packed = Hashing(source, target)
+    whole = io.BufferedReader(packed, CHUNK)
+    if whole.peek(len(_GZIP)).startswith(_GZIP):
+        inside = Hashing(gzip.GzipFile(fileobj=whole))
+        archive = io.BufferedReader(inside, CHUNK)
+        while archive.read(CHUNK):
+            if inside.size > said.unpacked:
+                return None
+        return Blob(packed.digest, packed.size, inside.digest, inside.size)
+    drain(whole)
+    return Blob(packed.digest, packed.size, packed.digest, packed.size)
 
 
 def _older(path: Path, seconds: float) -> bool:

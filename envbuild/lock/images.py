@@ -61,6 +61,11 @@ class Expected(Table, frozen=True):
     built: tuple[Built, ...] = ()
 
     @property
+    def debian(self) -> bool:
+        """Whether it stands on Debian's packages and has Debian's Python."""
+        return (self.base, self.interpreter) == ("debian", "debian")
+
+    @property
     def kind(self) -> tuple[str, str, str, str]:
         """What tells it from other images; one of each is expected."""
         return self.environment, self.interpreter, self.base, self.compression

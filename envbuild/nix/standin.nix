@@ -175,7 +175,10 @@
           sha256,
         }:
         derive {
-          inherit name;
+          # what no store name may hold, becomes "-"
+          name = builtins.concatStringsSep "-" (
+            builtins.filter builtins.isString (builtins.split "[^a-zA-Z0-9+._?=-]+" name)
+          );
           builder = "${bash}/bin/bash";
           args = [
             "-c"

@@ -100,7 +100,7 @@ def write(folder: Path) -> None:
         PreflightError: a program that it is made of is not there.
         StepError: a program that it is made with failed.
     """
-    folder = folder.resolve()
+    folder = Path(os.path.realpath(folder))
     _check(folder)
     tools = _tools()
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -125,8 +125,15 @@ def _check(folder: Path) -> None:
     if not folder.is_dir():
         raise foreign
     names = {path.name for path in folder.iterdir()}
-    if names and not (_FACTS in names and names <= _ENTRIES):
+    if names and not (names <= _ENTRIES and _is_ours(folder / _FACTS)):
         raise foreign
+
+
+def _is_ours(facts: Path) -> bool:
+    try:
+        return _NOWHERE.encode() in facts.read_bytes()
+    except OSError:
+        return False
 
 
 def _tools() -> _Tools:

@@ -134,7 +134,7 @@ class Store:
         if not by_path:
             return []
         told = self._run(["--check-validity", "--print-invalid", *by_path], "asking the store")
-        return [by_path[path] for path in told.split()]
+        return [by_path[path] for path in told.split() if path in by_path]
 
     def add(
         self, files: Sequence[File], *, advance: Callable[[int], None] = lambda _done: None
@@ -165,7 +165,8 @@ class Store:
                     advance(file.size)
 
     def _named(self, file: File, folder: Path) -> Path:
-        if file.path.name == file.name:
+        """Return the file under its name in the store; Nix would take a link for the content."""
+        if file.path.name == file.name and not file.path.is_symlink():
             return file.path
         return Path(shutil.copyfile(file.path, folder / file.name))
 

@@ -130,14 +130,41 @@ class Supply:
             InputError, StepError, PreflightError: something cannot be had, or must be built first.
         """
         wheels = request.wheels  # before anything is fetched: it may be refused
-        self.debs(package for layer in request.debs for package in layer.packages)
-        if isinstance(request.interpreter, Pin):
-            self._image_interpreter(request.interpreter)
+        self._foundation(request)
         for artifact, path in zip(request.built, given, strict=True):
             self.take(artifact, path)
         if self.wheelhouse.missing(wheels):
             self.fetch([request.lock])
             self.build_sdists(request.lock, request.declared.minor)
+
+    def flake(self, request: Request) -> list[Artifact]:
+        """Bring everything into the wheelhouse that the flake may ask for, and return it.
+
+        That is more than an image is made of: also packages whose markers do not hold, which are
+        not evaluated there, and what sdists of pure Python are built from.
+
+        Args:
+            request: the image; what is built on the target system is left out.
+
+        Raises:
+            InputError, StepError, PreflightError: something cannot be had.
+        """
+        lock = request.lock
+        pinned = [one for one in lock.files() if one.project not in lock.unbuilt]
+        found = self._foundation(request) + pinned
+        self.artifacts(pinned)
+        self.build_sdists(lock, request.declared.minor)
+        return found + [built.artifact for built in lock.built.values()]
+
+    def _foundation(self, request: Request) -> list[Artifact]:
+        """Bring together what an image has below its wheels."""
+        packages = [package for layer in request.debs for package in layer.packages]
+        self.debs(packages)
+        found = [package.artifact for package in packages]
+        if isinstance(request.interpreter, Pin):
+            self._image_interpreter(request.interpreter)
+            found.append(Artifact(request.interpreter.file, 0, request.interpreter.sha256))
+        return found
 
     def _image_interpreter(self, pin: Pin) -> None:
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from envbuild.digest import sha256_file
 from envbuild.image.build import build
-from envbuild.image.cache import Cache
+from envbuild.image.cache import Handed
 from envbuild.lock import debian, lockfile
 from envbuild.nix import store
 from tests.conftest import Envbuild, Result
@@ -89,9 +89,37 @@ def test_what_is_built_on_a_target_is_left_out_unless_it_is_asked_for(
         f"pbs_installer-{flakes.PBS_INSTALLER}-py3-none-any.whl",
         f"uv-{flakes.UV}-py3-none-any.whl",
     ]
-    done = preload("toy", "--offline")
-    assert (done.code, done.out) == (2, "")
-    assert "zeta 1.0 has no wheel in the lock: it is built from source" in done.err
+    done = preload("toy", "--offline", "--json")
+    assert (done.code, done.err) == (0, "toy: without zeta, which the target system builds\n")
+    paths = json.loads(done.out)["paths"]
+    assert ALPHA in paths
+    assert more.artifact.file not in paths
+
+
+def test_a_wheelhouse_of_links(toy: Toy, tool: Nix, preload: Envbuild, tmp_path: Path) -> None:
+    links = tmp_path / "links"
+    links.mkdir()
+    for path in toy.wheelhouse.iterdir():
+        (links / path.name).symlink_to(path)
+    done = preload("toy", "--offline", "--wheelhouse", str(links), "--json")
+    assert (done.code, done.err) == (0, "")
+    path = json.loads(done.out)["paths"][ALPHA]
+    assert tool.real(path).read_bytes() == (toy.wheelhouse / ALPHA).read_bytes()
+
+
+def test_all_images_with_debians_python_are_those_that_are_recorded(
+    toy: Toy, preload: Envbuild, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    done = preload("--offline", "--interpreter", "debian", "--json")
+    assert ALPHA not in json.loads(done.out)["paths"]
+    done = envbuild(
+        *("image", "toy", "--record", "--offline", "--interpreter", "debian"),
+        cwd=toy.project.folder,
+        env={"ENVBUILD_CACHE": str(tmp_path / "cache")},
+    )
+    assert done.code == 0, done.err
+    done = preload("--offline", "--interpreter", "debian", "--json")
+    assert ALPHA in json.loads(done.out)["paths"]
 
 
 def test_without_nix(toy: Toy, tmp_path: Path, envbuild: Envbuild) -> None:
@@ -112,11 +140,29 @@ def test_layers_of_debian_packages_for_an_image(
         cwd=tmp_path,
     )
     assert (done.code, done.out, done.err) == (0, "", "")
-    handed = Cache(folder, read_only=True)
+    handed = Handed(folder)
     image = build(toy.request, toy.wheelhouse, tmp_path / "out", cache=None, handed=[handed])
     assert [one.what for one in image.layers if one.cached] == [
         task.what for task in toy.request.debs
     ]
+
+
+def test_layers_go_into_an_empty_folder(toy: Toy, tmp_path: Path, envbuild: Envbuild) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "images").write_text("mine")
+    options = ("--pins", str(debian.pins_file(toy.project)))
+    done = envbuild(
+        *("nix", "layers", *options, "--wheelhouse", str(toy.wheelhouse), "-o", "full"),
+        cwd=tmp_path,
+    )
+    assert (done.code, done.out) == (3, "")
+    assert done.err == (
+        "error: full: the folder for layers holds something\n"
+        "  expected: an empty folder, or none\n  mend: name another one\n"
+    )
+    done = envbuild("nix", "layers", *options, "-o", "other", cwd=tmp_path)
+    assert done.code == 2
+    assert "Missing option '--wheelhouse'" in done.err
 
 
 def test_a_stand_in_is_not_written_over_something_else(tmp_path: Path, envbuild: Envbuild) -> None:

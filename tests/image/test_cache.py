@@ -7,12 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from envbuild.digest import sha256_bytes
 from envbuild.image import build as build_module
 from envbuild.image.build import Image, build
-from envbuild.image.cache import Cache
+from envbuild.image.cache import Cache, Handed
 from envbuild.image.layer import Blob
 from tests.image import toys
 from tests.image.toys import Toy
@@ -251,7 +253,7 @@ RUN = """\
 import sys
 from pathlib import Path
 from envbuild.image.build import build
-from envbuild.image.cache import Cache
+from envbuild.image.cache import Cache, Handed
 from envbuild.catalog.project import Project
 from tests.image.toys import Toy
 project = Project(Path(sys.argv[1]))
@@ -281,12 +283,12 @@ def test_several_at_once_share_a_cache(toy: Toy, cache: Cache, tmp_path: Path) -
     assert not list(cache.folder.glob(".work-*"))
 
 
-def debian_layers(toy: Toy, folder: Path) -> Cache:
+def debian_layers(toy: Toy, folder: Path) -> Handed:
     """Return layers of a toy's Debian packages, as they are handed to other runs."""
     cache = Cache(folder)
     build_module.debian_layers(toy.request.debs, toy.wheelhouse, cache)
     cache.strip()
-    return Cache(folder, read_only=True)
+    return Handed(folder)
 
 
 def test_layers_that_were_handed_in_are_not_built(toy: Toy, cache: Cache, tmp_path: Path) -> None:
@@ -322,10 +324,66 @@ def test_a_folder_that_was_handed_in_is_only_read(toy: Toy, tmp_path: Path) -> N
     }
 
 
-def test_a_layer_that_was_handed_in_damaged_is_built(toy: Toy, tmp_path: Path) -> None:
+def spoilt(kind: str, folder: Path) -> None:
+    """Spoil layers that are to be handed in."""
+    for path in (folder / "layers").iterdir():
+        told = msgspec.msgpack.decode(path.read_bytes(), type=Blob)
+        blob = folder / "blobs" / told.digest
+        match kind:
+            case "other bytes":
+                blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+            case "shorter":
+                blob.write_bytes(blob.read_bytes()[:-1])
+            case "gone":
+                blob.unlink()
+            case "a pipe":
+                blob.unlink()
+                os.mkfifo(blob)
+            case "a device":
+                blob.unlink()
+                blob.symlink_to("/dev/zero")
+            case "another size":
+                path.write_bytes(msgspec.msgpack.encode(replace(told, size=told.size + 1)))
+            case "another diffID":
+                path.write_bytes(msgspec.msgpack.encode(replace(told, diff_id="0" * 64)))
+            case "longer inside":
+                path.write_bytes(msgspec.msgpack.encode(replace(told, unpacked=10)))
+            case "elsewhere":
+                other = f"../../{folder.name}/blobs/{told.digest}"
+                path.write_bytes(msgspec.msgpack.encode(replace(told, digest=other)))
+            case "nothing said":
+                path.write_bytes(b"")
+            case "too much said":
+                path.write_bytes(b"\xc6\xff\xff\xff\xff" * 10_000)
+            case "said by a pipe":
+                path.unlink()
+                os.mkfifo(path)
+            case "said for ever":
+                path.unlink()
+                path.symlink_to("/dev/zero")
+            case "no gzip":
+                data = b"\x1f\x8bno gzip"
+                said = Blob(sha256_bytes(data), len(data), told.diff_id, told.unpacked)
+                (folder / "blobs" / said.digest).write_bytes(data)
+                path.write_bytes(msgspec.msgpack.encode(said))
+
+
+KINDS = (
+    *("other bytes", "shorter", "gone", "a pipe", "a device", "another size", "another diffID"),
+    *("longer inside", "elsewhere", "nothing said", "too much said", "said by a pipe"),
+    *("said for ever", "no gzip"),
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_layer_that_was_handed_in_and_is_not_what_is_said_is_built(
+    toy: Toy, cache: Cache, tmp_path: Path, kind: str
+) -> None:
     handed = debian_layers(toy, tmp_path / "handed")
-    for path in (handed.folder / "blobs").iterdir():
-        path.write_bytes(path.read_bytes()[:-1] + b"x")
-    image = build(toy.request, toy.wheelhouse, tmp_path / "out", cache=None, handed=[handed])
+    spoilt(kind, handed.folder)
+    image = build(toy.request, toy.wheelhouse, tmp_path / "out", cache=cache, handed=[handed])
     assert len(built(image)) == len(image.layers)
-    assert image.digest == made(toy, Cache(tmp_path / "cache")).digest
+    assert image.digest == build(toy.request, toy.wheelhouse, tmp_path / "x", cache=None).digest
+    # nor has it become the cache's own
+    assert made(toy, cache, tmp_path / "again").digest == image.digest
+    assert toys.layout(tmp_path / "again") == toys.layout(tmp_path / "x")

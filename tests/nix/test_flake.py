@@ -292,9 +292,95 @@ def test_pins_that_are_missing_or_newer(changed: Flake) -> None:
     ) in changed.refused("toy-image.wheelhouse")
 
 
-def test_broken_toml_is_named(changed: Flake) -> None:
-    changed.toy.project.environment_file("toy").write_text("summary = ")
-    assert "while reading envs/toy.toml" in changed.refused("toy-image")
+def test_broken_toml_is_named_and_keeps_nobody_from_the_rest(changed: Flake) -> None:
+    project = changed.toy.project
+    shutil.copy(project.environment_file("toy"), project.environment_file("other"))
+    project.lock_file("other").write_text("broken = ")
+    project.environment_file("more").write_text("summary = ")
+    shutil.copy(project.lock_file("toy"), project.lock_file("more"))
+    assert changed.evaluated("envbuild.name").startswith("envbuild-")
+    assert changed.evaluated("toy-image.imageName") == "toy"
+    assert "while reading locks/pylock.other.toml" in changed.refused("other-image")
+    assert "while reading envs/more.toml" in changed.refused("more-image")
+    project.lock_file("other").write_text("<<<<<<< HEAD\na = 1\n=======\na = 2\n>>>>>>> other\n")
+    assert (
+        "error: envbuild: locks/pylock.other.toml: holds the marks of a merge that was not "
+        "finished\n  mend: restore it from version control, or resolve anew: "
+        "`envbuild lock --upgrade other` as of today\n"
+    ) in changed.refused("other-image")
+
+
+def test_an_environment_that_is_gone_though_its_image_is_recorded(changed: Flake) -> None:
+    changed.toy.project.environment_file("toy").unlink()
+    assert "does not provide attribute" in changed.refused("toy-debian-image")
+    assert changed.evaluated("envbuild.name").startswith("envbuild-")
+
+
+def test_a_base_is_an_environment(changed: Flake) -> None:
+    project = changed.toy.project
+    lock = msgspec.structs.replace(changed.toy.lock, environment="more")
+    project.lock_file("more").write_bytes(lockfile.serialize(lock))
+    hostile = "x; mkdir $out; exit 0; y"
+    (project.folder / "envs" / hostile).mkdir()
+    shutil.copy(project.environment_file("toy"), project.folder / "envs" / hostile / "toy.toml")
+    project.environment_file("more").write_text(f'summary = "more"\nbase = "{hostile}/toy"\n')
+    assert (
+        "error: envbuild: envs/more.toml: base: no such environment\n"
+        f"  expected: one of more, toy\n  found: {hostile}/toy\n"
+    ) in changed.refused("more-image")
+    # an empty text is none
+    project.environment_file("more").write_text('summary = "more"\nbase = "toy"\npython = ""\n')
+    assert changed.evaluated("more-image.wheelhouse.outPath").startswith("/nix/store/")
+
+
+def test_a_package_whose_marker_does_not_hold(changed: Flake, envbuild: Envbuild) -> None:
+    wheel = make_wheel(changed.toy.wheelhouse, "zeta", "1.0")
+    marker = "python_full_version < '3.11.3'"
+    sdist = msgspec.structs.replace(toys.sdist(changed.toy.wheelhouse, "zulu"), marker=marker)
+    lock = changed.toy.lock
+    packages = (*lock.packages, toys.package(wheel, marker=marker))
+    for more in ((), (sdist,)):
+        lock = msgspec.structs.replace(lock, packages=(*packages, *more))
+        changed.toy.project.lock_file("toy").write_bytes(lockfile.serialize(lock))
+        folder = changed.toy.project.folder
+        env = {**changed.nix.env, "PYTHONPATH": str(folder)}
+        done = envbuild("nix", "preload", "toy", "--offline", cwd=folder, env=env)
+        assert done.code == 0, done.err
+        output = "toy-image" if not more else None
+        if output is None:
+            mine = user(changed, folder.parent / "mine", 'environment = "toy";')
+            built = mine.build("mine")
+        else:
+            built = changed.build(output)
+        wanted = request(changed, "managed")
+        build(wanted, changed.toy.wheelhouse, folder.parent / f"out{len(more)}", cache=None)
+        assert toys.layout(built) == toys.layout(folder.parent / f"out{len(more)}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (
+            'environment = "toy"; interpreter = "debain";',
+            "mkImage: no such interpreter\n  expected: managed, debian or none\n  found: debain\n",
+        ),
+        (
+            'environment = "toy"; imageName = "$(id)";',
+            "mkImage: not the name of an image\n"
+            "  expected: lower-case letters and digits, joined by '.', '_', '-' or '/'\n"
+            "  found: $(id)\n",
+        ),
+        (
+            'environment = "nothing";',
+            'envs: there is no environment "nothing"\n  expected: one of toy\n',
+        ),
+    ],
+)
+def test_arguments_are_held_to_what_they_can_be(
+    made: Flake, tmp_path: Path, arguments: str, lines: str
+) -> None:
+    said = user(made, tmp_path / "mine", arguments).refused("mine")
+    assert f"error: envbuild: {lines}" in said
 
 
 def with_sdist(flake: Flake) -> Path:
@@ -386,10 +472,16 @@ def test_an_image_goes_to_a_registry_as_it_is(made: Flake, tmp_path: Path) -> No
         inspect = ("skopeo", "inspect", "--tls-verify=false", "--format", "{{.Digest}}")
         said = engines.run(*inspect, f"docker://{address}/team/toy:{tag}", home=tmp_path)
         assert said.strip() == digest
-    done = made.nix.run("nix", "run", *made.options, program, code=2)
-    assert done.stderr.splitlines()[-1] == (
-        "usage: copy-to-registry REGISTRY/NAME[:TAG] [OPTION]...: options of skopeo copy"
-    )
+    # what skopeo would take for a question about itself, or for Docker Hub
+    for words in ([], ["--all", "127.0.0.1:9/a/b"], ["127.0.0.1:9/a/b", "more"], ["toy"]):
+        done = made.nix.run("nix", "run", *made.options, program, "--", *words, code=2)
+        assert done.stderr.splitlines()[-1] == (
+            "usage: copy-to-registry REGISTRY/NAME[:TAG] [OPTION]...: options as skopeo copy has "
+            "them, --NAME=VALUE"
+        )
+    daemon = made.output("toy-debian-image.copyToDockerDaemon")
+    done = made.nix.run("nix", "run", *made.options, daemon, "--", "more", code=2)
+    assert done.stderr.splitlines()[-1].startswith("usage: copy-to-docker-daemon [OPTION]...: ")
     other = tmp_path / "copy"
     command = ("nix", "run", *made.options, made.output("toy-debian-image.copyTo"), "--")
     made.nix.run(*command, f"oci:{other}:toy", "--dest-oci-accept-uncompressed-layers")

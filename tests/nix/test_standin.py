@@ -552,10 +552,11 @@ def test_where_it_fails_the_older_one_stays(
     monkeypatch.setenv("PATH", str(programs))
     older = tmp_path / "standin"
     older.mkdir()
-    (older / "stand-in.json").write_text("{ }")
+    facts = f'{{"nowhere": "/nix/store/{32 * "e"}-"}}'
+    (older / "stand-in.json").write_text(facts)
     with pytest.raises(StepError, match="patching paths failed with exit code 1"):
         standin.write(older)
-    assert (older / "stand-in.json").read_text() == "{ }"
+    assert (older / "stand-in.json").read_text() == facts
     assert sorted(path.name for path in tmp_path.iterdir()) == ["programs", "standin"]
 
 
