@@ -34,6 +34,7 @@ INDEX = "D009"
 DEBIAN = "D010"
 DEBIAN_GONE = "D011"
 IMAGE = "D012"
+FLAKE = "D013"
 
 
 class Source(Protocol):
@@ -73,6 +74,7 @@ def check(project: Project, names: Sequence[str]) -> tuple[dict[str, Lock], list
     findings += _debian_drift(project, environments)
     if set(names) == set(project.environment_names):
         findings += _orphans(project)
+        findings += _flake_drift(project)
     return {n: lock for n in names if isinstance(lock := read[n], Lock)}, findings
 
 
@@ -289,6 +291,8 @@ def summary(findings: Iterable[Finding], names: Sequence[str]) -> str:
         others.append("the pins of Debian packages")
     if images.FILE in places:
         others.append("the recorded images")
+    if any(one.code == FLAKE for one in errors):
+        others.append("the flake's lock")
     if orphans:
         word = "lock" if len(orphans) == 1 else "locks"
         others.append(f"{len(orphans)} {word} without an environment")
@@ -422,6 +426,15 @@ def _orphans(project: Project) -> Iterator[Finding]:
                 expected=_declared(name),
                 mend=f"remove the lock, or declare {name}",
             )
+
+
+def _flake_drift(project: Project) -> list[Finding]:
+    # few projects are flakes
+    if not any((project.folder / name).exists() for name in ("flake.nix", "flake.lock")):
+        return []
+    from envbuild.lock import flake
+
+    return flake.drift(project.folder)
 
 
 def _differences(lock: Lock, again: Lock) -> Iterator[str]:
