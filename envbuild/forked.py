@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from envbuild import process
 from envbuild.errors import EnvbuildError, StepError, restored
+from envbuild.granted import granted
 
 if TYPE_CHECKING:
     from multiprocessing.sharedctypes import Synchronized
@@ -29,8 +30,8 @@ _CONTEXT = multiprocessing.get_context("fork")
 
 
 def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    """Return how many cores this process has been granted."""
+    return granted().cpus
 
 
 @contextmanager

@@ -27,6 +27,7 @@ import msgspec
 
 from envbuild.digest import CHUNK
 from envbuild.errors import EnvbuildError, InputError, StepError
+from envbuild.granted import granted
 
 # A string too: `link/`, which a Path cannot say, is the folder that the link points to.
 AnyPath = str | os.PathLike[str]
@@ -206,8 +207,7 @@ def _at_once(
 ) -> list[R]:
     """Hash several things at the same time; the first failure, or Ctrl-C, ends all of it."""
     # of this process: a job of a cluster has fewer than the machine
-    cores = len(os.sched_getaffinity(0))
-    count = max(1, min(jobs or cores, len(items)))
+    count = max(1, min(jobs or granted().cpus, len(items)))
     ahead = max(_AHEAD // count, _AHEAD_AT_LEAST)
     abandoned = threading.Event()
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from envbuild.errors import EnvbuildError
 from envbuild.forked import cores, over
+from envbuild.granted import granted
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,8 +81,10 @@ def test_in_this_process_where_it_has_threads(items: list[int], batch: int, jobs
     assert found == [(n, os.getpid()) for n in items]
 
 
-def test_the_cores_granted() -> None:
-    assert cores() == len(os.sched_getaffinity(0))
+def test_the_cores_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cores() == granted().cpus
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    assert cores() == 1
 
 
 def test_an_error_in_this_process() -> None:

@@ -19,6 +19,7 @@ from envbuild.artifacts import Artifact, Unpacked, parallel, records
 from envbuild.artifacts.parts import Parts, admit, named, remove_stale
 from envbuild.digest import sha256_file
 from envbuild.errors import InputError, PreflightError, StepError
+from envbuild.granted import granted
 
 if TYPE_CHECKING:
     from envbuild.artifacts.client import Client
@@ -260,7 +261,7 @@ class Wheelhouse:
             advance(artifact.size)
 
         with progress.bar("verifying", sum(item[0].size for item in unsure)) as advance:
-            parallel.run(verify, unsure, jobs=os.cpu_count() or 1)
+            parallel.run(verify, unsure, jobs=granted().cpus)
         return _State(tuple(absent), damaged, fresh)
 
     def _download(
