@@ -48,8 +48,9 @@ let
   # a stand-in for nixpkgs does not have it
   nixfmt = if pkgs ? nixfmt then [ pkgs.nixfmt ] else [ ];
 
-  app = name: text: {
+  app = name: description: text: {
     type = "app";
+    meta = { inherit description; };
     program = "${
       pkgs.writeShellApplication {
         inherit name text;
@@ -68,9 +69,10 @@ in
     default = {
       type = "app";
       program = "${tool}/bin/envbuild";
+      meta = { inherit (tool.meta) description; };
     };
     # whether locks and flake.lock are what is declared, in the folder where it is run
-    lock-check = app "lock-check" ''
+    lock-check = app "lock-check" "Whether locks are what environments declare" ''
       exec envbuild lock --check "$@"
     '';
   };
