@@ -488,6 +488,19 @@ def test_an_image_goes_to_a_registry_as_it_is(made: Flake, tmp_path: Path) -> No
     assert f'"{digest}"' in (other / "index.json").read_text()
 
 
+def test_an_image_goes_to_docker(made: Flake, tmp_path_factory: pytest.TempPathFactory) -> None:
+    engines.need("dockerd", "docker", "skopeo")
+    name = f"toy:{made.evaluated('toy-image.imageTag')}"
+    folder = tmp_path_factory.mktemp("d")
+    with engines.docker(folder) as daemon:
+        program = made.output("toy-image.copyToDockerDaemon")
+        host = f"--dest-daemon-host=unix://{folder / 'socket'}"
+        done = made.nix.run("nix", "run", *made.options, program, "--", host)
+        assert done.stdout.splitlines()[-1] == name
+        label = '{{index .Config.Labels "envbuild.environment"}}'
+        assert daemon.docker("image", "inspect", "--format", label, name) == "toy\n"
+
+
 def test_the_tool_runs_from_the_flake(made: Flake, changed: Flake) -> None:
     folder = changed.toy.project.folder
     lock_check = ("nix", "run", *made.options, made.output("lock-check"), "--")
