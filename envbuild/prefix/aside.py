@@ -1,14 +1,8 @@
-"""Building at the final path while the old prefix stays in use: namespaces and exchanges.
-
-The kernel calls that Python does not offer (before 3.12, or at all): unshare(2), mount(2),
-renameat2(2), syncfs(2).
-"""
+"""Building at the final path while the old prefix stays in use: namespaces and exchanges."""
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import subprocess
 import sys
@@ -18,21 +12,16 @@ from typing import Literal
 
 import msgspec
 
+from envbuild import namespaces
+
 # How a new prefix gets to its final path.
 #   exchange  built aside at the final path, then exchanged with the old one in one step
 #   renames   built aside at the final path, then two renames; between them there is none
 #   in place  the old one is archived first, and the new one built where it stood
 Mode = Literal["exchange", "renames", "in place"]
 
-_CLONE_NEWNS = 0x00020000
-_CLONE_NEWUSER = 0x10000000
-_MS_BIND = 0x1000
-_MS_REC = 0x4000
-_MS_PRIVATE = 0x40000
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -53,7 +42,8 @@ def exchange(one: Path, other: Path) -> None:
     Raises:
         OSError: the file system or the kernel does not offer it; nothing was changed.
     """
-    _call("renameat2", _AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE)
+    paths = (_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other))
+    namespaces.call("renameat2", *paths, _RENAME_EXCHANGE)
 
 
 def syncfs(folder: Path) -> None:
@@ -64,7 +54,7 @@ def syncfs(folder: Path) -> None:
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _call("syncfs", descriptor)
+        namespaces.call("syncfs", descriptor)
     finally:
         os.close(descriptor)
 
@@ -81,17 +71,8 @@ def appear(staging: Path, final: Path) -> None:
     Raises:
         OSError: namespaces are not to be had here.
     """
-    uid, gid = os.geteuid(), os.getegid()
-    if uid == 0:
-        _call("unshare", _CLONE_NEWNS)
-    else:
-        _call("unshare", _CLONE_NEWNS | _CLONE_NEWUSER)
-        # one's own identity in the namespace: what is made belongs to the same user outside
-        Path("/proc/self/setgroups").write_text("deny")
-        Path("/proc/self/uid_map").write_text(f"{uid} {uid} 1")
-        Path("/proc/self/gid_map").write_text(f"{gid} {gid} 1")
-    _call("mount", None, b"/", None, _MS_REC | _MS_PRIVATE, None)
-    _call("mount", os.fsencode(staging), os.fsencode(final), None, _MS_BIND, None)
+    namespaces.leave(namespaces.MOUNTS)
+    namespaces.bind(staging, final)
 
 
 def probe(folder: Path) -> Probe:
@@ -137,16 +118,6 @@ def _namespaces_refused(staging: Path, final: Path) -> str | None:
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     return None if done.returncode == 0 else done.stderr.strip() or f"status {done.returncode}"
-
-
-def _call(name: str, *arguments: object) -> None:
-    """Call a function of the C library that returns 0 or sets errno."""
-    function = getattr(_libc, name, None)
-    if function is None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    if function(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def remove(folder: Path) -> None:
