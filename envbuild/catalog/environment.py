@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from pathlib import Path
-from typing import Literal, TypeVar
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, TypeVar
 
 import msgspec.structs
 
@@ -14,11 +16,52 @@ from envbuild.typed import Table
 
 T = TypeVar("T")
 
+# What envbuild sets for builds of kind "cuda", so that they come out the same everywhere: no
+# recipe sets it. `reserved` knows the families besides.
+RESERVED_VARIABLES = frozenset(
+    {
+        "CC",
+        "CFLAGS",
+        "CMAKE_BUILD_PARALLEL_LEVEL",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CXX",
+        "HOME",
+        "LANG",
+        "LC_ALL",
+        "LDCXXSHARED",
+        "LDSHARED",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "MAX_JOBS",
+        "NVCC_APPEND_FLAGS",
+        "NVCC_PREPEND_FLAGS",
+        "PATH",
+        "PYTHONHASHSEED",
+        "PYTORCH_NVCC",
+        "SOURCE_DATE_EPOCH",
+        "TMPDIR",
+        "TORCH_CUDA_ARCH_LIST",
+        "TORCH_NO_COMPILER_WRAPPER",
+        "TZ",
+    }
+)
+RESERVED_PREFIXES = ("CCACHE_", "PIP_", "UV_")
+
 # pylock.NAME.toml allows no dot in NAME (PEP 751), and the name is a folder's and an image's too
 NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 # a file of the prefix's bin: not a path, and nothing that could be taken for an option
 _PROGRAM = re.compile(r"[A-Za-z0-9_][^/\s]*")
 _VARIABLE = re.compile(r"[^=\0]+")
+# of a build's: names that a shell can say, too
+_BUILD_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_ARCHITECTURE = re.compile(r"[1-9][0-9]{1,2}[af]?")
+# nvcc's options that choose what is compiled for, in their long and short forms
+_CHOOSES_ARCHITECTURE = re.compile(
+    r"--?(?:arch|gpu-architecture|code|gpu-code|gencode|generate-code)(?:=.*)?", re.DOTALL
+)
+# keys of a build that both kinds have
+_OF_EVERY_KIND = {"kind", "requires"}
 # Debian's policy, 5.6.7
 _DEBIAN = re.compile(r"[a-z0-9][a-z0-9+.-]+")
 # seven octal digits, in the header of a tar archive
@@ -40,17 +83,56 @@ class StaticMetadata(Table, frozen=True):
     version: str | None = None
 
 
+class Edit(Table, frozen=True):
+    """One replacement in a file of an sdist, made before it is built.
+
+    Attributes:
+        file: the file, relative to the sdist's own top folder.
+        replace: the text that is there.
+        by: the text that stands in its place.
+        times: how often the text is there; any other count is an error.
+    """
+
+    file: str
+    replace: str
+    by: str
+    times: int = 1
+
+
 class Build(Table, frozen=True):
     """How a package without a fitting wheel is built.
+
+    All keys but the first two are for ``cuda`` alone.
 
     Attributes:
         kind: ``pure`` gives a pure-Python wheel, built once and pinned by hash; ``cuda`` is
             compiled on the target system.
         requires: the build's own requirements, pinned by hash in the lock.
+        toolchain: where CUDA comes from: ``site``, from what the site's file names; ``wheels``,
+            from the pinned build requirements.
+        match_runtime: packages of the environment's own lock that are there when it is built, in
+            the lock's versions.
+        architectures: the GPUs' architectures that are compiled for, such as ``90`` or ``90a``.
+        memory_per_job: the memory that one job of a compiler may need, in GiB.
+        variables: environment variables of the build.
+        nvcc_flags: what is added to each command of nvcc.
+        cxx_flags: what is added to each command of the C and C++ compilers.
+        imports: modules that the verification of the finished wheel imports, one after the other
+            in one interpreter.
+        edits: what is replaced in the source, in this order.
     """
 
     kind: Literal["pure", "cuda"]
     requires: tuple[str, ...] = ()
+    toolchain: Literal["site", "wheels"] = "site"
+    match_runtime: tuple[str, ...] = ()
+    architectures: tuple[str, ...] = ()
+    memory_per_job: float = 4.0
+    variables: dict[str, str] = msgspec.field(default_factory=dict)
+    nvcc_flags: tuple[str, ...] = ()
+    cxx_flags: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    edits: tuple[Edit, ...] = ()
 
 
 class Checks(Table, frozen=True):
@@ -139,6 +221,12 @@ class Environment(Table, frozen=True):
         assert match is not None  # held by `load`
         return int(match["minor"])
 
+    @property
+    def gpu_architectures(self) -> tuple[str, ...]:
+        """The architectures that its CUDA builds are compiled for; none where it has no such."""
+        # all of them name the same ones, as `load` holds them to
+        return next((one.architectures for one in self.build.values() if one.kind == "cuda"), ())
+
 
 def _bounds(interval: str) -> tuple[str, str]:
     """Split ``>=LOW,<HIGH``."""
@@ -158,7 +246,11 @@ def load(path: Path, base: Environment | None = None) -> Environment:
     Raises:
         InputError: the file, the key, what is wrong and what was expected.
     """
-    environment = _normalised(typed.load(path, Environment, "environment"), path)
+    document = typed.parse(typed.read(path, "environment"), path)
+    typed.check_text(document, path)
+    environment = typed.convert(document, Environment, path)
+    _check_kinds(document, path)
+    environment = _normalised(environment, path)
     if base is not None:
         environment = _inherit(environment, base, path)
     _check_python(environment, path)
@@ -170,6 +262,7 @@ def load(path: Path, base: Environment | None = None) -> Environment:
             found=repr(environment.platform),
         )
     _check_requirements(environment, path)
+    _check_builds(environment, path)
     _check_checks(environment.checks, path)
     _check_image(environment.image, path)
     for index, editable in enumerate(environment.editable):
@@ -189,8 +282,30 @@ def _normalised(environment: Environment, path: Path) -> Environment:
     return msgspec.structs.replace(
         environment,
         static_metadata=_by_package(environment.static_metadata, "static-metadata", path),
-        build=_by_package(environment.build, "build", path),
+        build={
+            name: msgspec.structs.replace(
+                build, match_runtime=_packages(build, f"build.{name}.match-runtime", path)
+            )
+            for name, build in _by_package(environment.build, "build", path).items()
+        },
     )
+
+
+def _packages(build: Build, key: str, path: Path) -> tuple[str, ...]:
+    from packaging.utils import InvalidName, canonicalize_name
+
+    names: list[str] = []
+    for index, name in enumerate(build.match_runtime):
+        try:
+            names.append(canonicalize_name(name, validate=True))
+        except InvalidName as error:
+            raise InputError(
+                f"{key}[{index}]: not the name of a package",
+                where=path,
+                expected="a name alone: the lock says which version",
+                found=repr(name),
+            ) from error
+    return tuple(names)
 
 
 def _by_package(tables: dict[str, T], key: str, path: Path) -> dict[str, T]:
@@ -213,16 +328,136 @@ def _by_package(tables: dict[str, T], key: str, path: Path) -> dict[str, T]:
     return {normal: tables[name] for normal, name in spelled.items()}
 
 
-def _check_checks(checks: Checks, path: Path) -> None:
-    """Hold imports to names of modules, and commands to programs that the prefix has."""
-    for index, module in enumerate(checks.imports):
+def _check_kinds(document: dict[str, Any], path: Path) -> None:
+    """Refuse keys that a build of the other kind would have no use for, as they are written."""
+    for name, build in document.get("build", {}).items():
+        others = [key for key in build if key not in _OF_EVERY_KIND]
+        if build["kind"] == "pure" and others:
+            raise InputError(
+                f'build.{name}.{others[0]}: is for builds of kind "cuda"',
+                where=path,
+                mend=f'remove it, or say kind = "cuda" if {name} has code to compile',
+            )
+
+
+def _check_builds(environment: Environment, path: Path) -> None:
+    """Hold recipes of CUDA builds to what can be compiled, and to each other."""
+    compiled = {name: one for name, one in environment.build.items() if one.kind == "cuda"}
+    first: str | None = None
+    for name, build in compiled.items():
+        _check_build(build, f"build.{name}", path)
+        for index, package in enumerate(build.match_runtime):
+            if package in compiled:
+                raise InputError(
+                    f"build.{name}.match-runtime[{index}]: {package} is compiled on the target "
+                    "system too",
+                    where=path,
+                    expected="packages that the lock has wheels of",
+                )
+        first = first or name
+        wanted = environment.build[first].architectures
+        if set(build.architectures) != set(wanted):
+            raise InputError(
+                f"build.{name}.architectures: differ from those of build.{first}",
+                where=path,
+                expected=", ".join(wanted),
+                found=", ".join(build.architectures),
+                mend="let all CUDA builds of an environment name the same ones",
+            )
+
+
+def _check_build(build: Build, key: str, path: Path) -> None:
+    if not build.architectures:
+        raise InputError(
+            f"{key}.architectures: names none",
+            where=path,
+            expected='those that are compiled for, such as ["90"]',
+        )
+    for index, architecture in enumerate(build.architectures):
+        if _ARCHITECTURE.fullmatch(architecture) is None:
+            raise InputError(
+                f"{key}.architectures[{index}]: not an architecture",
+                where=path,
+                expected="its number, such as 90 for sm_90, or 90a",
+                found=repr(architecture),
+            )
+    if not 0 < build.memory_per_job < math.inf:
+        raise InputError(
+            f"{key}.memory-per-job: not an amount of memory",
+            where=path,
+            expected="GiB, more than 0",
+            found=build.memory_per_job,
+        )
+    _check_variables(build.variables, f"{key}.variables", path)
+    for kind, flags in (("nvcc-flags", build.nvcc_flags), ("cxx-flags", build.cxx_flags)):
+        for index, flag in enumerate(flags):
+            if not flag or _CHOOSES_ARCHITECTURE.fullmatch(flag) is not None:
+                what = "chooses what is named by architectures" if flag else "empty"
+                raise InputError(f"{key}.{kind}[{index}]: {what}", where=path, found=repr(flag))
+    _check_modules(build.imports, f"{key}.imports", path)
+    for index, edit in enumerate(build.edits):
+        _check_edit(edit, f"{key}.edits[{index}]", path)
+
+
+def reserved(variable: str) -> bool:
+    """Whether an environment variable of a build is envbuild's own to set."""
+    return (
+        variable in RESERVED_VARIABLES
+        or variable.startswith(RESERVED_PREFIXES)
+        or variable.lower().endswith("_proxy")
+    )
+
+
+def _check_variables(variables: dict[str, str], key: str, path: Path) -> None:
+    for name in variables:
+        if _BUILD_VARIABLE.fullmatch(name) is None:
+            raise InputError(
+                f"{key}: not the name of a variable",
+                where=path,
+                expected="letters, digits and '_', no digit first",
+                found=repr(name),
+            )
+        if reserved(name):
+            raise InputError(
+                f"{key}.{name}: envbuild sets it itself",
+                where=path,
+                mend="remove it",
+            )
+
+
+def _check_edit(edit: Edit, key: str, path: Path) -> None:
+    file = PurePosixPath(edit.file)
+    if file.is_absolute() or ".." in file.parts or not file.parts:
+        raise InputError(
+            f"{key}.file: not a file of the source",
+            where=path,
+            expected="a path relative to the sdist's top folder, without ..",
+            found=repr(edit.file),
+        )
+    if not edit.replace:
+        raise InputError(f"{key}.replace: empty", where=path, expected="a text that is there")
+    if edit.replace == edit.by:
+        raise InputError(f"{key}.by: what is there already", where=path, found=repr(edit.by))
+    if edit.times < 1:
+        raise InputError(
+            f"{key}.times: not a count", where=path, expected="1 or more", found=edit.times
+        )
+
+
+def _check_modules(modules: Sequence[str], key: str, path: Path) -> None:
+    for index, module in enumerate(modules):
         if not all(part.isidentifier() for part in module.split(".")):
             raise InputError(
-                f"checks.imports[{index}]: not the name of a module",
+                f"{key}[{index}]: not the name of a module",
                 where=path,
                 expected="names joined by '.', as an import statement takes them",
                 found=repr(module),
             )
+
+
+def _check_checks(checks: Checks, path: Path) -> None:
+    """Hold imports to names of modules, and commands to programs that the prefix has."""
+    _check_modules(checks.imports, "checks.imports", path)
     for index, command in enumerate(checks.commands):
         if not command:
             raise InputError(

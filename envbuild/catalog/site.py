@@ -99,6 +99,10 @@ class Site(Table, frozen=True):
         shebang_limit: the longest ``#!`` line that the site's kernel takes, in bytes.
         unpinned_interpreter: whether an installed CPython may stand in for the pinned one.
         modules: environment modules that source builds load.
+        module_path: absolute folders of modules, searched before those of the site's MODULEPATH.
+        cuda_home: the CUDA toolkit's absolute folder, where it is no module.
+        rebuild: when wheels are compiled: ``always``, anew at each create; ``when-changed``, where
+            nothing that they are made of has changed, the one that is there is taken.
         results: where runs write.
         receipts: where receipts go too, a folder for each run; ``{number}`` counts the runs.
         ignore: findings about the site's prefixes that do not count, each with the reason.
@@ -127,6 +131,9 @@ class Site(Table, frozen=True):
     shebang_limit: int = 127
     unpinned_interpreter: bool = False
     modules: tuple[str, ...] = ()
+    module_path: tuple[str, ...] = ()
+    cuda_home: str | None = None
+    rebuild: Literal["always", "when-changed"] = "when-changed"
     results: str | None = None
     receipts: str | None = None
     personal: Personal | None = None
@@ -162,6 +169,7 @@ def load(path: Path, known: dict[str, Path]) -> Site:
                 f"{key}: not a version", where=path, expected=expected, found=repr(version)
             )
     _check_libraries(site, path)
+    _check_toolchain(site, path)
     _check_ignored(site, path)
     settings = {field.encode_name for field in msgspec.structs.fields(Site)}
     for index, fact in enumerate(site.facts):
@@ -180,6 +188,31 @@ def _check_libraries(site: Site, path: Path) -> None:
                 expected="a soname, such as libGL.so.1",
                 found=repr(name),
             )
+
+
+def _check_toolchain(site: Site, path: Path) -> None:
+    """Hold CUDA to one origin, and the folders of the system to their whole paths."""
+    folders = {f"module-path[{index}]": one for index, one in enumerate(site.module_path)}
+    if site.cuda_home is not None:
+        folders["cuda-home"] = site.cuda_home
+    for key, folder in folders.items():
+        # ':' joins the folders of MODULEPATH, PATH and their like
+        plain = Path(folder).is_absolute() and ".." not in Path(folder).parts
+        if not plain or ":" in folder or _PLACEHOLDER.search(folder):
+            raise InputError(
+                f"{key}: not an absolute path",
+                where=path,
+                expected="a folder of the system, without '..', ':' or placeholders",
+                found=repr(folder),
+            )
+    if site.modules and site.cuda_home is not None:
+        raise InputError(
+            "cuda-home: the site's modules bring CUDA",
+            where=path,
+            expected="modules or cuda-home, not both",
+            found=f"{site.cuda_home}, and modules {', '.join(site.modules)}",
+            mend="remove one of the two",
+        )
 
 
 def _check_ignored(site: Site, path: Path) -> None:

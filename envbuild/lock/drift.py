@@ -14,7 +14,7 @@ from envbuild.errors import InputError, StepError
 from envbuild.findings import Finding
 from envbuild.lock import debian, images, interpreters, lockfile
 from envbuild.lock.lockfile import Lock, difference
-from envbuild.lock.specification import Specification, specify
+from envbuild.lock.specification import Specification, not_locked, requirements_of, specify
 
 if TYPE_CHECKING:
     from envbuild.artifacts.control import Archives
@@ -106,7 +106,10 @@ def _declared_drift(
     if base is not None:
         yield from _base_drift(lock, base)
     base_sha256 = None if base is None else base.packages_sha256
-    yield from _specification_drift(lock, specify(environment, base_sha256=base_sha256))
+    declared = specify(environment, base_sha256=base_sha256)
+    yield from _specification_drift(lock, declared)
+    if lock.specification == declared:
+        yield from _runtime_drift(lock, environment)
     if lock.resolver != uvtool.resolver():
         yield Finding(
             RESOLVER,
@@ -350,6 +353,18 @@ def _specification_drift(lock: Lock, declared: Specification) -> Iterator[Findin
         )
 
 
+def _runtime_drift(lock: Lock, environment: Environment) -> Iterator[Finding]:
+    """Find what CUDA builds need of the environment that the lock does not hold."""
+    for key, package in not_locked(environment, {package.name for package in lock.packages}):
+        yield Finding(
+            SPECIFICATION,
+            "error",
+            _declared(lock.environment),
+            f"{key}: the lock holds no package {package}",
+            mend=f"correct the name, or add {package} to requirements",
+        )
+
+
 def _in_words(locked: Specification, declared: Specification) -> Iterator[str]:
     """Say what changed between two specifications, as the person who changed it would."""
     if locked.requires_python != declared.requires_python:
@@ -394,7 +409,9 @@ def _list_in_words(word: str, before: Sequence[str], after: Sequence[str]) -> It
 def _name(requirement: str) -> str:
     from packaging.requirements import Requirement
 
-    return " & ".join(Requirement(part).name for part in requirement.split(" & "))
+    # sets of both kinds may have the same names
+    requirements, beside = requirements_of(requirement)
+    return f"{beside} {' & '.join(Requirement(part).name for part in requirements)}"
 
 
 def _base_drift(lock: Lock, base: Lock) -> Iterator[Finding]:

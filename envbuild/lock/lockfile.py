@@ -73,7 +73,8 @@ class Lock(msgspec.Struct, frozen=True):
         resolver: the program that resolved it, with its version.
         packages: sorted by name.
         built: package name to the wheel built from its sdist.
-        build_wheels: set of build requirements to the wheels that it stands for.
+        build_wheels: set of build requirements, by its name (see `specification.build_set`), to
+            the wheels that it stands for.
     """
 
     environment: str

@@ -20,7 +20,7 @@ from envbuild.artifacts import Artifact
 from envbuild.errors import EnvbuildError, InputError, StepError
 from envbuild.lock import wheels
 from envbuild.lock.lockfile import Lock, LockedPackage
-from envbuild.lock.specification import Specification
+from envbuild.lock.specification import Specification, requirements_of
 
 _NO_TIMES = "missing an upload date"
 
@@ -109,14 +109,27 @@ def resolve(request: Request, indexes: Sequence[str]) -> tuple[LockedPackage, ..
 
 
 def resolve_build_requires(
-    request: Request, requires: str, indexes: Sequence[str]
+    request: Request,
+    requires: str,
+    packages: Sequence[LockedPackage],
+    indexes: Sequence[str],
 ) -> tuple[Artifact, ...]:
-    """Resolve one set of build requirements; see `specification.requirement_set`.
+    """Resolve one set of build requirements; see `specification.build_set`.
+
+    Args:
+        request: the environment's.
+        requires: the set's name.
+        packages: what the environment resolved to: one that a CUDA build requires, too, has that
+            version and that file, since both are installed into one environment.
+        indexes: index URLs, the default one last.
 
     Raises:
         StepError: as `resolve`.
         InputError: a build requirement has no wheel.
     """
+    requirements, beside = requirements_of(requires)
+    kept = {package.name: package for package in packages} if beside else {}
+    constraints = [f"{package.name}=={package.version}" for package in kept.values()]
     doing = f"resolving build requirements of {request.environment} ({requires})"
     bare = msgspec.structs.replace(
         request,
@@ -125,20 +138,22 @@ def resolve_build_requires(
         ),
     )
     try:
-        document = _compile(bare, requires.split(" & "), indexes, constraints=(), doing=doing)
+        document = _compile(bare, requirements, indexes, constraints=constraints, doing=doing)
     except StepError as error:
         unbuilt = _BUILD_FAILED.search(error.detail or "")
         if unbuilt is None:
             raise
         raise _no_build_wheel(unbuilt["name"], unbuilt["version"], request) from error
     tag_ranks = wheels.ranks(request.minor, request.glibc_minor)
-    packages = [
+    resolved = [
         _lock_package(package, tag_ranks, request.environment) for package in document.packages
     ]
-    for package in packages:
+    # a base's own file may differ from the one that would be chosen now
+    resolved = [kept.get(package.name, package) for package in resolved]
+    for package in resolved:
         if package.is_sdist:
             raise _no_build_wheel(package.name, package.version, request)
-    return tuple(sorted(package.artifact for package in packages))
+    return tuple(sorted(package.artifact for package in resolved))
 
 
 def unsolvable(error: EnvbuildError) -> bool:

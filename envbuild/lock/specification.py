@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
-from envbuild.catalog.environment import Environment, StaticMetadata
+from envbuild.catalog.environment import Build, Environment, StaticMetadata
 from envbuild.digest import sha256_bytes
 from envbuild.typed import Table
+
+# what the name of a set begins with that is installed beside the environment's own packages
+_BESIDE_PACKAGES = "cuda: "
 
 
 class Specification(Table, frozen=True, omit_defaults=True):
@@ -25,7 +28,8 @@ class Specification(Table, frozen=True, omit_defaults=True):
         excludes: what is never installed.
         static_metadata: what old sdists require.
         builds: sdist-only packages, with how they are built: ``kind`` or ``kind: requirements``.
-        build_requires: the sets of build requirements that the lock pins, one string a set.
+        build_requires: the sets of build requirements that the lock pins, one string a set; see
+            `build_set`.
         base: the environment whose lock is kept.
         base_sha256: the SHA-256 of that lock's packages.
     """
@@ -57,12 +61,8 @@ def specify(environment: Environment, *, base_sha256: str | None = None) -> Spec
     from packaging.utils import canonicalize_name
 
     sets = {
-        requirement_set(requires)
-        for requires in (
-            *(build.requires for build in environment.build.values() if build.kind == "pure"),
-            *(editable.requires for editable in environment.editable),
-        )
-        if requires
+        *(build_set(build) for build in environment.build.values() if build.requires),
+        *(requirement_set(one.requires) for one in environment.editable if one.requires),
     }
     return Specification(
         requires_python=environment.requires_python.replace(" ", ""),
@@ -104,3 +104,37 @@ def canonical(requirements: Iterable[str]) -> tuple[str, ...]:
 def requirement_set(requirements: Iterable[str]) -> str:
     """Name a set of build requirements by its canonical members, joined by ``&``."""
     return " & ".join(canonical(requirements))
+
+
+def build_set(build: Build) -> str:
+    """Name the set of build requirements of a build, as locks do.
+
+    A set of a CUDA build is resolved together with the environment's own packages, so the same
+    requirements give other wheels there than for a pure-Python build: its name begins with
+    ``cuda: ``, which no requirement does.
+    """
+    requires = requirement_set(build.requires)
+    return f"{_BESIDE_PACKAGES}{requires}" if build.kind == "cuda" else requires
+
+
+def requirements_of(name: str) -> tuple[tuple[str, ...], bool]:
+    """Read the name of a set of build requirements.
+
+    Returns:
+        The requirements, and whether they are resolved together with the environment's packages.
+    """
+    requires = name.removeprefix(_BESIDE_PACKAGES)
+    return tuple(requires.split(" & ")), requires != name
+
+
+def not_locked(environment: Environment, locked: Container[str]) -> Iterator[tuple[str, str]]:
+    """Yield packages that a build asks for and the lock does not hold, each with its key.
+
+    Args:
+        environment: what its file says.
+        locked: the names of the lock's packages.
+    """
+    for name, build in environment.build.items():
+        for index, package in enumerate(build.match_runtime):
+            if package not in locked:
+                yield f"build.{name}.match-runtime[{index}]", package

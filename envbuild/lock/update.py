@@ -20,7 +20,7 @@ from envbuild.lock import interpreters, lockfile
 from envbuild.lock.interpreters import Pin
 from envbuild.lock.lockfile import BuiltWheel, Lock, LockedPackage, difference
 from envbuild.lock.resolve import Request, resolve, resolve_build_requires
-from envbuild.lock.specification import requirement_set, specify
+from envbuild.lock.specification import not_locked, requirement_set, specify
 
 # Builds a pure-Python sdist with the given build requirements' wheels and returns its wheel.
 # Handed in from above: building needs a wheelhouse and an interpreter, a lock needs neither.
@@ -208,8 +208,10 @@ def relock(
         base=base,
     )
     packages = resolve(request, indexes)
+    pure = _pure_sdists(name, environment, packages)
+    _check_match_runtime(name, environment, packages)
     build_wheels = {
-        requires: resolve_build_requires(request, requires, indexes)
+        requires: resolve_build_requires(request, requires, packages, indexes)
         for requires in specification.build_requires
     }
     lock = Lock(
@@ -222,8 +224,7 @@ def relock(
         build_wheels=build_wheels,
     )
     built = {
-        package.name: _build(environment, package, lock, (old, base), builder)
-        for package in _pure_sdists(name, environment, packages)
+        package.name: _build(environment, package, lock, (old, base), builder) for package in pure
     }
     return msgspec.structs.replace(lock, built=built)
 
@@ -337,6 +338,21 @@ def _pure_sdists(
                 mend=f"remove the table [build.{declared}]",
             )
     return [sdists[n] for n in sorted(sdists) if environment.build[n].kind == "pure"]
+
+
+def _check_match_runtime(
+    name: str, environment: Environment, packages: Sequence[LockedPackage]
+) -> None:
+    """Hold what CUDA builds need of the environment to what it has."""
+    names = {package.name for package in packages}
+    for key, package in not_locked(environment, names):
+        near = difflib.get_close_matches(package, names, n=1)
+        raise InputError(
+            f"{key}: the lock holds no package {package}",
+            where=f"envs/{name}.toml",
+            expected=f"did you mean {near[0]}?" if near else "a package of the environment",
+            mend=f"correct the name, or add {package} to requirements",
+        )
 
 
 def _build(
