@@ -5,13 +5,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-Advance = Callable[[int], None]
+
+class Advance(Protocol):
+    """Tells a bar how much was just done and, where it becomes known later, of how much."""
+
+    def __call__(self, done: int, /, *, total: int | None = None) -> None:
+        """Tell it; from any thread."""
 
 
-def _nothing(_amount: int) -> None:
+def _nothing(_done: int, /, *, total: int | None = None) -> None:
     pass
 
 
@@ -48,20 +54,25 @@ def bar(what: str, total: int | None, *, unit: str = "bytes") -> Iterator[Advanc
     amount = (
         (DownloadColumn(), TransferSpeedColumn()) if unit == "bytes" else (MofNCompleteColumn(),)
     )
-    last = TimeRemainingColumn() if total is not None else TimeElapsedColumn()
+    # a total may become known later
+    left = (TimeRemainingColumn(),) if total is not None or unit != "bytes" else ()
+    passed = (TimeElapsedColumn(),) if total is None else ()
     with Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         *amount,
-        last,
+        *passed,
+        *left,
         console=Console(stderr=True),
         transient=True,
     ) as display:
         task = display.add_task(what, total=total)
         lock = threading.Lock()
 
-        def advance(done: int) -> None:
+        def advance(done: int, /, *, total: int | None = None) -> None:
             with lock:
+                if total is not None:
+                    display.update(task, total=total)
                 display.advance(task, done)
 
         yield advance

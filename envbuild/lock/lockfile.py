@@ -96,7 +96,9 @@ class Lock(msgspec.Struct, frozen=True):
         for package in self.packages:
             built = self.built.get(package.name)
             if built is not None and package.is_sdist:
-                yield msgspec.structs.replace(package, artifact=built.artifact)
+                yield msgspec.structs.replace(
+                    package, version=built.version, artifact=built.artifact
+                )
             else:
                 yield package
 

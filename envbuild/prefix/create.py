@@ -24,6 +24,7 @@ from envbuild.lock.lockfile import Lock
 from envbuild.owner import Owner
 from envbuild.prefix import (
     aside,
+    compiled,
     install,
     interpreter,
     locked,
@@ -137,6 +138,8 @@ def judged(layout: Layout, one: Plan) -> str | None:
     """Say why what stands at a plan's prefix is not what it should be; None if it is."""
     if journals.path(layout.bookkeeping, one.name).exists():
         return "an earlier run was interrupted"
+    if layout.site.rebuild == "always" and compiled.packages(one.lock):
+        return "the site compiles its wheels at each create"
     known = receipt.read(layout.bookkeeping, one.name)
     if known is not None and known.interpreter.origin == "fallback" and not _unpinned(layout):
         return "it stands on an interpreter that the site does not allow"
@@ -182,6 +185,7 @@ def declared_sha256(environment: Environment, layout: Layout, pin: Pin) -> str:
     declared = (
         environment.checks,
         environment.editable,
+        {name: build for name, build in environment.build.items() if build.kind == "cuda"},
         layout.site.link_mode,
         layout.name,
         layout.rehearsal,
@@ -265,7 +269,6 @@ def _build_all(run: Run, plans: Sequence[Plan]) -> dict[str, Outcome]:
     for one in plans:
         # before anything large is downloaded: what can refuse, refuses now
         with _caught(outcomes, one):
-            _refuse_cuda(one)
             preflight.check_glibc(layout, one.environment.glibc_minor, one.name)
             preflight.check_root(layout, one.prefix)
             usage.refuse_if_used(layout.bookkeeping, one.name, run.patience)
@@ -321,9 +324,70 @@ def _build_locked(one: Plan, run: Run, python: Interpreter, notes: list[str]) ->
         note = f"built {probe.mode}: {probe.why}"
         run.say(f"{one.name}: {note}")
         notes = [*notes, note]
+    one = msgspec.structs.replace(one, lock=_compiled(one, run, python))
     run.say(f"{one.name}: building {one.prefix} ({one.reason})")
     with progress.bar(f"building {one.name}", None):
         return _build(one, run, python, notes, probe.mode)
+
+
+def _compiled(one: Plan, run: Run, python: Interpreter) -> Lock:
+    """Return the lock with compiled wheels in place of the sdists that are compiled here."""
+    if not compiled.packages(one.lock):
+        return one.lock
+    return compiled.complete(_target(one, run, python), run.layout.site.rebuild)
+
+
+def _target(one: Plan, run: Run, python: Interpreter) -> compiled.Target:
+    return compiled.Target(
+        layout=run.layout,
+        name=one.name,
+        environment=one.environment,
+        lock=one.lock,
+        python=python,
+        supply=run.supply,
+        me=run.me,
+        patience=run.patience,
+        say=run.say,
+    )
+
+
+def wheel(
+    project: Project,
+    layout: Layout,
+    name: str,
+    package: str,
+    supply: Supply,
+    *,
+    me: Owner,
+    patience: Patience,
+    rebuild: bool = False,
+    say: Callable[[str], None] = lambda _line: None,
+) -> compiled.Made:
+    """Compile the wheel of a package as `create` would, or take it from the root's store.
+
+    Args:
+        project: the project.
+        layout: the site.
+        name: the environment.
+        package: a package of its lock that is compiled on the target system.
+        supply: where artifacts come from.
+        me: who does it, for locks.
+        patience: what to do while another run is at work.
+        rebuild: compile every file anew.
+        say: is told what is going on, a line at a time.
+
+    Raises:
+        InputError, PreflightError, StepError, CheckFailedError: as `create` and
+            `compiled.complete`.
+    """
+    one = plan(project, layout, name)
+    run = Run(layout, supply, me, patience, say)
+    preflight.check_site(layout)
+    preflight.check_glibc(layout, one.environment.glibc_minor, name)
+    preflight.check_root(layout, one.prefix)
+    python, _ = _interpreter(one, run)
+    policy: compiled.Policy = "anew" if rebuild else layout.site.rebuild
+    return compiled.wheel(_target(one, run, python), package, policy)
 
 
 def _probe(layout: Layout, prefix: Path) -> Probe:
@@ -349,21 +413,6 @@ def _kept(layout: Layout, one: Plan) -> Outcome:
 
 def _failed(name: str, prefix: Path, error: EnvbuildError) -> Outcome:
     return Outcome(name, prefix, "failed", error.what, error=error)
-
-
-def _refuse_cuda(one: Plan) -> None:
-    cuda = [
-        f"{package.name} {package.version}"
-        for package in one.lock.packages
-        if package.is_sdist and package.name not in one.lock.built
-    ]
-    if cuda:
-        raise PreflightError(
-            f"{one.name} needs wheels compiled on the target system, which create cannot do yet",
-            expected="wheels for " + ", ".join(cuda),
-            found="sdists alone: no index has wheels that fit",
-            mend="create the other environments by name",
-        )
 
 
 def _interpreter(one: Plan, run: Run) -> tuple[Interpreter, list[str]]:

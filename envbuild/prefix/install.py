@@ -5,7 +5,7 @@ from __future__ import annotations
 import email.parser
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -14,6 +14,7 @@ import msgspec
 import tomli_w
 
 from envbuild import process, uvtool
+from envbuild.artifacts import Artifact
 from envbuild.catalog.environment import Editable
 from envbuild.errors import CheckFailedError, PreflightError, StepError
 from envbuild.lock import lockfile
@@ -90,26 +91,38 @@ def derived_lock(lock: Lock, wheelhouse: Path) -> bytes:
         lock: what to install.
         wheelhouse: the folder that holds its files.
     """
-    packages = [
-        {
-            "name": package.name,
-            "version": package.version,
-            **({} if package.marker is None else {"marker": package.marker}),
-            "wheels": [
-                {
-                    "path": str(wheelhouse / package.artifact.file),
-                    "size": package.artifact.size,
-                    "hashes": {"sha256": package.artifact.sha256},
-                }
-            ],
-        }
-        for package in lock.installable()
-    ]
+    packages = ((package.name, package.marker, package.artifact) for package in lock.installable())
+    return pylock(packages, lock.specification.requires_python, str(wheelhouse))
+
+
+def pylock(
+    packages: Iterable[tuple[str, str | None, Artifact]], requires_python: str, folder: str
+) -> bytes:
+    """Write a pylock of wheels (PEP 751).
+
+    Args:
+        packages: names, markers and wheels.
+        requires_python: the interval of Pythons.
+        folder: where the wheels are.
+    """
     document = {
         "lock-version": lockfile.LOCK_VERSION,
         "created-by": "envbuild",
-        "requires-python": lock.specification.requires_python,
-        "packages": packages,
+        "requires-python": requires_python,
+        "packages": [
+            {
+                "name": name,
+                **({} if marker is None else {"marker": marker}),
+                "wheels": [
+                    {
+                        "path": f"{folder}/{wheel.file}",
+                        "size": wheel.size,
+                        "hashes": {"sha256": wheel.sha256},
+                    }
+                ],
+            }
+            for name, marker, wheel in packages
+        ],
     }
     return tomli_w.dumps(document).encode()
 

@@ -16,6 +16,7 @@ from envbuild.prefix import interpreter, journal, preflight
 from envbuild.prefix.interpreter import Interpreter
 from envbuild.relocation import elf, rules
 from envbuild.relocation.subject import Base, Ceilings, Subject
+from envbuild.sourcebuild.sandbox import HERE
 
 _LIBRARIES = ("/usr/lib64", "/lib64", "/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu")
 _FAMILIES = ("GLIBCXX", "CXXABI")
@@ -58,7 +59,10 @@ def of(
         overrides=environment.overrides,
         excludes=environment.excludes,
         libraries=site.system_libraries,
-        architectures=site.gpu_architectures,
+        # own device code is compiled for what its recipe says
+        architectures=tuple(f"sm_{one}" for one in environment.gpu_architectures)
+        or site.gpu_architectures,
+        builders=(HERE, str(layout.bookkeeping / "builds")),
         unfinished=tuple(_unfinished(layout.bookkeeping, name)),
         again=again(layout, name),
     )

@@ -246,7 +246,9 @@ def _contents(known: _Known, layout: Layout, wheelhouse: Path | None) -> Content
         wheels,
         wheelhouse,
         minor=".".join(made.interpreter.version.split(".")[:2]),
-        own=frozenset(known.lock.built) if known.lock is not None else frozenset(),
+        own=frozenset(one.name for one in known.lock.packages if one.is_sdist)
+        if known.lock is not None
+        else frozenset(),
     )
     return msgspec.structs.replace(
         held,

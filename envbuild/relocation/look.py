@@ -197,7 +197,9 @@ class Looker:
                 published = False  # its RECORD lists what an installer wrote
             compiled = None
             if code:
-                compiled = self._compiled(at, descriptor, data if small else None, published)
+                content = data if small else None
+                own = self._is_own(at.path)
+                compiled = read_code(at.path, descriptor, content, published=published, own=own)
         finally:
             os.close(descriptor)
         lines: list[PathLine] = []
@@ -326,29 +328,6 @@ class Looker:
     def _is_own(self, path: str) -> bool:
         return path in self._own
 
-    def _compiled(
-        self, at: Place, descriptor: int, data: bytes | None, published: bool
-    ) -> Compiled:
-        own = self._is_own(at.path)
-        mapped = None
-        if data is None:
-            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
-        content = data if mapped is None else mapped
-        assert content is not None
-        try:
-            tables = elf.read(content)
-            stem = at.name.partition(".")[0]
-            module = at.name.endswith(".so") and any(
-                elf.defines(content, f"{begin}_{stem}") for begin in ("PyInit", "PyInitU")
-            )
-            device = fatbin.device_code(content) if own else ()
-            return Compiled(at.path, tables, None, published, own, module, device)
-        except elf.ElfError as error:
-            return Compiled(at.path, None, str(error), published, own, module=False)
-        finally:
-            if mapped is not None:
-                mapped.close()
-
     def _unread(self, where: str, status: os.stat_result, error: OSError) -> Iterator[Finding]:
         yield from place.mode(where, status, self._subject, owner=self._owner, program=False)
         yield Finding(
@@ -371,6 +350,39 @@ class Looker:
             found=stat.filemode(status.st_mode),
             mend="remove it",
         )
+
+
+def read_code(
+    path: str, descriptor: int, data: bytes | None, *, published: bool, own: bool
+) -> Compiled:
+    """Read what the rules ask of a file of compiled code.
+
+    Args:
+        path: relative to the prefix.
+        descriptor: the file, open.
+        data: its content, if it was read.
+        published: whether it stands so in a published wheel.
+        own: whether its code was built here.
+    """
+    mapped = None
+    if data is None:
+        mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+    content = data if mapped is None else mapped
+    assert content is not None
+    name = path.rpartition("/")[2]
+    try:
+        tables = elf.read(content)
+        stem = name.partition(".")[0]
+        module = name.endswith(".so") and any(
+            elf.defines(content, f"{begin}_{stem}") for begin in ("PyInit", "PyInitU")
+        )
+        device = fatbin.device_code(content) if own else ()
+        return Compiled(path, tables, None, published, own, module, device)
+    except elf.ElfError as error:
+        return Compiled(path, None, str(error), published, own, module=False)
+    finally:
+        if mapped is not None:
+            mapped.close()
 
 
 def link(target: str) -> str:

@@ -165,7 +165,7 @@ def _main(described: Path, parent: int) -> int:
         try:
             _enter(job)
         except OSError as error:
-            print(error.strerror, file=sys.stderr)
+            sys.stderr.write(f"{error.strerror}\n")
             return _REFUSED
     alive, hold = os.pipe()
     child = os.fork()

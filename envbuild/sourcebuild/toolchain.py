@@ -309,6 +309,11 @@ def cuda(home: Path, source: str) -> Cuda:
     return Cuda(str(home), source, (int(release[1]), int(release[2])), release[3], identity)
 
 
+def namespace(cuda: Cuda, host: Host) -> str:
+    """Name what keeps a compiler cache's entries apart from those of other compilers."""
+    return _digest({"cuda": cuda.identity, "host": host.identity})[:32]
+
+
 def _digest(parts: Mapping[str, str]) -> str:
     return sha256_bytes(msgspec.json.encode(dict(sorted(parts.items()))))
 

@@ -22,7 +22,8 @@ from pathlib import Path
 import msgspec
 
 from envbuild import uvtool
-from envbuild.errors import StepError
+from envbuild.catalog.environment import Edit
+from envbuild.errors import CheckFailedError, StepError
 from envbuild.sourcebuild import sandbox, source
 from envbuild.sourcebuild.pure import SOURCE_DATE_EPOCH
 from envbuild.sourcebuild.sandbox import Place
@@ -113,7 +114,9 @@ class Workspace:
         self.here = self.place.here
         self._python = python
         (self.log / "turns").mkdir(parents=True, exist_ok=True)
-        for name in ("bin", "home", "tmp", "out"):
+        self.made = folder / "wheel"
+        self.made.mkdir(exist_ok=True)
+        for name in ("bin", "home", "temporary", "out"):
             (self.build / name).mkdir(exist_ok=True)
         self.place.lay_out()
 
@@ -130,6 +133,11 @@ class Workspace:
             output=self.output,
         )
 
+    @property
+    def installed(self) -> bool:
+        """Whether the virtual environment is there, whole."""
+        return (self.build / "env" / ".whole").exists()
+
     def install(self, pylock: bytes, *, doing: str) -> None:
         """Make the virtual environment hold what a derived lock says; a whole one is kept.
 
@@ -138,28 +146,94 @@ class Workspace:
         """
         kept = self.build / "pylock.build.toml"
         environment = self.build / "env"
-        if kept.exists() and kept.read_bytes() == pylock and (environment / ".whole").exists():
+        if kept.exists() and kept.read_bytes() == pylock and self.installed:
             return
         if environment.exists():
             shutil.rmtree(environment)
         kept.write_bytes(pylock)
-        uv = str(uvtool.executable())
-        cache = f"{self.here}/env/.unpacked"
-        variables = self._plain | {
-            "UV_OFFLINE": "1",
-            "UV_PYTHON_DOWNLOADS": "never",
-            "UV_PREVIEW_FEATURES": "pylock",
-            "UV_CACHE_DIR": cache,
-            "UV_LINK_MODE": "hardlink",
-        }
         python = f"{self.here}/python/bin/{self._python}"
-        for arguments in (
-            ("venv", "--python", python, "--no-project", f"{self.here}/env"),
-            ("pip", "sync", "--python", f"{self.here}/env/bin/python", "pylock.build.toml"),
-        ):
-            self.run([uv, *arguments, "--no-config"], doing=doing, variables=variables)
+        self._uv("venv", "--python", python, "--no-project", f"{self.here}/env", doing=doing)
+        self._uv("pip", "sync", *self._into, "pylock.build.toml", doing=doing)
         shutil.rmtree(environment / ".unpacked")
         (environment / ".whole").touch()
+
+    @property
+    def _into(self) -> tuple[str, str]:
+        return "--python", f"{self.here}/env/bin/python"
+
+    def _uv(self, *arguments: str, doing: str) -> None:
+        variables = self._plain | {
+            "UV_OFFLINE": "1",
+            "UV_NO_CONFIG": "1",
+            "UV_PYTHON_DOWNLOADS": "never",
+            "UV_PREVIEW_FEATURES": "pylock",
+            # in the environment, from which alone hard links lead into it
+            "UV_CACHE_DIR": f"{self.here}/env/.unpacked",
+            "UV_LINK_MODE": "hardlink",
+        }
+        command = [str(uvtool.executable()), *arguments]
+        try:
+            self.run(command, doing=doing, variables=variables)
+        except StepError as error:
+            raise StepError(
+                f"{doing} failed", where=self.output, detail=_last(self.output)
+            ) from error
+
+    @contextmanager
+    def having(self, wheel: Path, package: str) -> Iterator[None]:
+        """Have a wheel installed in the virtual environment while the block runs.
+
+        Args:
+            wheel: a file of `made`.
+            package: its name.
+
+        Raises:
+            StepError: uv could not.
+        """
+        doing = f"installing {wheel.name} where it was built"
+        whole = self.build / "env" / ".whole"
+        copy = self.build / "out" / wheel.name
+        shutil.copyfile(wheel, copy)
+        # until it is gone again, this is not the environment of a build
+        whole.unlink()
+        self._uv(
+            *(
+                "pip",
+                "install",
+                *self._into,
+                "--no-deps",
+                "--no-index",
+                f"{self.here}/out/{wheel.name}",
+            ),
+            doing=doing,
+        )
+        try:
+            yield
+        finally:
+            self._uv("pip", "uninstall", *self._into, package, doing=f"removing {package}")
+            whole.touch()
+
+    def imports(self, modules: Sequence[str], *, doing: str) -> None:
+        """Import modules one after the other in one interpreter.
+
+        Raises:
+            CheckFailedError: it failed, with what Python said.
+        """
+        code = "\n".join(f"import {name}" for name in modules)
+        try:
+            self.run(
+                [f"{self.here}/env/bin/python", "-I", "-c", code],
+                doing=doing,
+                variables=self._plain,
+            )
+        except StepError as error:
+            raise CheckFailedError(
+                f"{doing}: the wheel cannot be imported",
+                where=", ".join(modules),
+                expected="imports that succeed beside the packages of the lock",
+                mend="correct `imports` of the recipe, or build it against what the lock holds",
+                detail=_last(self.output),
+            ) from error
 
     def lay_compilers(self, compilers: Compilers, jobs: int) -> None:
         """Put the compilers in place that the build finds.
@@ -173,14 +247,9 @@ class Workspace:
             Path(__file__).with_name("compiler.py").read_bytes()
         )
         nvcc = f"{compilers.home}/bin/nvcc"
-        flags = [f"-ffile-prefix-map={self.here}/="]
         settings = {
             "programs": {"nvcc": nvcc, "gcc": compilers.cc, "g++": compilers.cxx},
-            "flags": {
-                "nvcc": [*compilers.nvcc_flags, "-Xcompiler", *flags],
-                "gcc": [*compilers.cxx_flags, *flags],
-                "g++": [*compilers.cxx_flags, *flags],
-            },
+            "flags": self.flags(compilers),
             "link": {"nvcc": ["-Xlinker", "-s"], "gcc": ["-s"], "g++": ["-s"]},
             "ccache": compilers.ccache,
             "log": f"{self.here}/log",
@@ -204,6 +273,16 @@ class Workspace:
         if not (outside / "lib64").exists():
             (home / "lib64").symlink_to(f"{compilers.home}/lib")
 
+    def flags(self, compilers: Compilers) -> dict[str, list[str]]:
+        """Return what is added to each command that compiles, by compiler."""
+        mapped = f"-ffile-prefix-map={self.here}/="
+        plain = [*compilers.cxx_flags, mapped]
+        return {
+            "nvcc": [*compilers.nvcc_flags, "-Xcompiler", mapped],
+            "gcc": plain,
+            "g++": plain,
+        }
+
     def outside(self, inside: str) -> Path:
         """Return where a path that the build sees is outside."""
         begin = f"{self.here}/"
@@ -213,12 +292,14 @@ class Workspace:
         path.write_text(_WRAPPER.format(here=self.here, python=self._python, name=name))
         path.chmod(0o755)
 
-    def unpack(self, sdist: Path, edits: Sequence[source.Edit], *, where: str) -> None:
+    def unpack(self, sdist: Path, edits: Sequence[Edit], *, where: str, anew: bool = False) -> None:
         """Unpack the source, unless an earlier run did; what that linked is made anew.
 
         A compiler's output is whole or told of by no record; a linker's may be half of one.
         """
         folder = self.build / "src"
+        if anew and folder.exists():
+            shutil.rmtree(folder)
         if not folder.exists():
             source.unpack(sdist, folder, edits, where=where)
         for linked in (*folder.glob("build/lib*"), *folder.glob("build/bdist*")):
@@ -231,7 +312,7 @@ class Workspace:
         return {
             "PATH": f"{self.here}/env/bin:{_SYSTEM}",
             "HOME": f"{self.here}/home",
-            "TMPDIR": f"{self.here}/tmp",
+            "TMPDIR": f"{self.here}/temporary",
             "LANG": "C.UTF-8",
             "LC_ALL": "C.UTF-8",
             "TZ": "UTC",
@@ -245,6 +326,7 @@ class Workspace:
         jobs: int,
         architectures: Sequence[str],
         declared: Mapping[str, str],
+        anew: bool = False,
     ) -> dict[str, str]:
         """Return the whole environment of a build: no variable of the caller's is in it.
 
@@ -253,6 +335,7 @@ class Workspace:
             jobs: how many may be at work at once.
             architectures: such as ``90``.
             declared: the recipe's own variables.
+            anew: let ccache compile what it has, too.
         """
         here, module = self.here, compilers.variables
         path = f"{here}/bin:{here}/env/bin:{here}/cuda/bin:{module.get('PATH', _SYSTEM)}"
@@ -286,7 +369,9 @@ class Workspace:
                 "CCACHE_COMPILERCHECK": "content",
                 "CCACHE_MAXSIZE": "20G",
             }
-        return made | declared
+            if anew:
+                made["CCACHE_RECACHE"] = "1"
+        return {**made, **declared}
 
     def wheel(
         self,
@@ -406,6 +491,11 @@ def first_error(said: str) -> str:
     ):
         begin -= 1
     return "\n".join(lines[begin : begin + _SHOWN])
+
+
+def _last(output: Path) -> str:
+    """Return the last lines of what was said."""
+    return "\n".join(output.read_text(errors="replace").splitlines()[-_SHOWN:])
 
 
 def _dotted(architecture: str) -> str:
