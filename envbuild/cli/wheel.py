@@ -62,8 +62,11 @@ def command(
     """
     from packaging.utils import canonicalize_name
 
+    from envbuild import owner
     from envbuild.lock import lockfile
+    from envbuild.prefix import create
     from envbuild.prefix.supply import Supply
+    from envbuild.prefix.usage import Patience
 
     project = common.project(ctx)
     environment = project.environment(name)

@@ -152,7 +152,8 @@ class Workspace:
             shutil.rmtree(environment)
         kept.write_bytes(pylock)
         python = f"{self.here}/python/bin/{self._python}"
-        self._uv("venv", "--python", python, "--no-project", f"{self.here}/env", doing=doing)
+        venv = ("venv", "--python", python, "--no-project", "--allow-existing")
+        self._uv(*venv, f"{self.here}/env", doing=doing)
         self._uv("pip", "sync", *self._into, "pylock.build.toml", doing=doing)
         shutil.rmtree(environment / ".unpacked")
         (environment / ".whole").touch()
