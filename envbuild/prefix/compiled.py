@@ -99,6 +99,31 @@ def packages(lock: Lock) -> list[LockedPackage]:
     return [one for one in lock.packages if one.is_sdist and one.name not in lock.built]
 
 
+def check(layout: Layout, environment: Environment, lock: Lock) -> None:
+    """Look for the compilers of all that is to be compiled, before anything is downloaded.
+
+    Raises:
+        PreflightError: they are missing, or what they link needs a newer glibc than the site has.
+    """
+    for package in packages(lock):
+        _toolchain(layout, environment.build[package.name])
+
+
+def _toolchain(layout: Layout, recipe: Build) -> Toolchain:
+    site, here = layout.site, preflight.glibc()
+    if site.glibc is not None and here and Version(here) > Version(site.glibc):
+        raise PreflightError(
+            "this system's glibc is newer than the site's: what is linked here would not load there",
+            where=f"site {layout.name}",
+            expected=f"glibc {site.glibc} or older, by the site's file",
+            found=f"glibc {here}, by this system",
+            mend="compile it on a node of the site",
+        )
+    if recipe.toolchain == "wheels":
+        return toolchain.of_wheels()
+    return toolchain.of_site(layout.name, site)
+
+
 def complete(target: Target, policy: Policy) -> Lock:
     """Return the lock with compiled wheels in place of its sdists; they are in the wheelhouse.
 
@@ -152,13 +177,9 @@ class _Build:
         self._recipe = environment.build[package]
         self._doing = f"building {package} {self._package.version} for {target.name}"
         self._requires = lock.build_wheels.get(build_set(self._recipe), ())
+        self._toolchain = _toolchain(target.layout, self._recipe)
         target.supply.artifacts([self._package.artifact, *self._requires])
         self._runtime = _runtime(target, self._recipe.match_runtime)
-        self._toolchain = (
-            toolchain.of_wheels()
-            if self._recipe.toolchain == "wheels"
-            else toolchain.of_site(target.layout.name, target.layout.site)
-        )
         self._outside = (
             None
             if self._toolchain.home is None

@@ -269,6 +269,7 @@ def _build_all(run: Run, plans: Sequence[Plan]) -> dict[str, Outcome]:
     for one in plans:
         # before anything large is downloaded: what can refuse, refuses now
         with _caught(outcomes, one):
+            compiled.check(layout, one.environment, one.lock)
             preflight.check_glibc(layout, one.environment.glibc_minor, one.name)
             preflight.check_root(layout, one.prefix)
             usage.refuse_if_used(layout.bookkeeping, one.name, run.patience)

@@ -231,7 +231,7 @@ def test_a_pure_sdist_is_built_once_and_its_wheel_pinned(
         ),
         (
             '[build.old-one]\nkind = "pure"\nrequires = ["toybackend"]\n'
-            '[build.other]\nkind = "cuda"\n',
+            '[build.other]\nkind = "cuda"\narchitectures = ["90"]\n',
             "error: envs/toy.toml: build.other: the lock holds no sdist of that name\n"
             "  mend: remove the table [build.other]\n",
         ),

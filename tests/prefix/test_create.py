@@ -451,23 +451,22 @@ def test_an_sdist_is_built_and_held_to_the_locks_hash(
     assert f"found: {built.name}, SHA-256 {sha256}" in done.err
 
 
-def test_cuda_sdists_are_refused_before_anything_is_fetched(
+def test_compilers_are_looked_for_before_anything_is_fetched(
     project: Project, index: SimpleIndex, envbuild: Envbuild
 ) -> None:
     backend.sdist(index.folder, "kernels", "1.0")
     extra = (
         '[static-metadata.kernels]\nversion = "1.0"\nrequires-dist = []\n'
-        '[build.kernels]\nkind = "cuda"\n'
+        '[build.kernels]\nkind = "cuda"\narchitectures = ["90"]\n'
     )
     relock(project, envbuild, projects.environment("kernels", extra=extra))
     asked = len(index.requests)
     done = envbuild("create", cwd=project.folder)
     assert done.code == 3
     assert done.err == (
-        "error: toy needs wheels compiled on the target system, which create cannot do yet\n"
-        "  expected: wheels for kernels 1.0\n"
-        "  found: sdists alone: no index has wheels that fit\n"
-        "  mend: create the other environments by name\n"
+        "error: sites/local.toml: site local names no CUDA toolkit to compile with\n"
+        "  expected: modules, or cuda-home\n"
+        '  mend: name one there; or let the recipe bring its own: toolchain = "wheels"\n'
     )
     assert len(index.requests) == asked
 
