@@ -21,7 +21,7 @@ from packaging.version import Version
 from envbuild import __version__, granted, process, progress
 from envbuild.artifacts import Artifact
 from envbuild.artifacts import wheel as wheels
-from envbuild.catalog.environment import Environment
+from envbuild.catalog.environment import Build, Environment
 from envbuild.catalog.site import Layout
 from envbuild.digest import sha256_file
 from envbuild.errors import CheckFailedError, InputError, PreflightError
@@ -39,7 +39,7 @@ from envbuild.relocation.look import Compiled, read_code
 from envbuild.relocation.subject import Ceilings, Subject
 from envbuild.sourcebuild import label, sandbox, toolchain
 from envbuild.sourcebuild.store import Compiler, File, Key, Receipt, Steps, Store, Stored
-from envbuild.sourcebuild.toolchain import Cuda
+from envbuild.sourcebuild.toolchain import Cuda, Toolchain
 from envbuild.sourcebuild.workspace import Compilers, Step, Workspace
 
 # What is compiled when: never if the store has it; whatever the store has, ccache helping; or
@@ -113,7 +113,7 @@ def _toolchain(layout: Layout, recipe: Build) -> Toolchain:
     site, here = layout.site, preflight.glibc()
     if site.glibc is not None and here and Version(here) > Version(site.glibc):
         raise PreflightError(
-            "this system's glibc is newer than the site's: what is linked here would not load there",
+            "what is linked here would not load at the site: this glibc is newer",
             where=f"site {layout.name}",
             expected=f"glibc {site.glibc} or older, by the site's file",
             found=f"glibc {here}, by this system",

@@ -405,7 +405,7 @@ class Workspace:
             with self._watching(first, watch):
                 self.run(command, doing=doing, variables=variables, cwd="src")
         except StepError as error:
-            raise self._failure(error, doing, first, begin) from error
+            raise self.failure(doing, first, begin) from error
         (wheel,) = (self.build / "out").glob("*.whl")
         return wheel
 
@@ -449,8 +449,14 @@ class Workspace:
         counts = [len(_EDGE.findall(plan.read_text(errors="replace"))) for plan in plans]
         return sum(counts) or None
 
-    def _failure(self, error: StepError, doing: str, first: int, begin: int) -> StepError:
-        """Say what went wrong first, rather than what was said last."""
+    def failure(self, doing: str, first: int, begin: int) -> StepError:
+        """Say what went wrong first in a run, rather than what was said last.
+
+        Args:
+            doing: what it was.
+            first: how many steps there were before.
+            begin: where its words begin in `output`, in bytes.
+        """
         broken = next((one for one in list(self.steps())[first:] if one.status != 0), None)
         with self.output.open("rb") as file:
             file.seek(begin)

@@ -89,7 +89,8 @@ def test_neither_order_nor_spelling_nor_line_ends_are_drift(locked: Project) -> 
             projects.environment(
                 "alpha==1.0",
                 "beta",
-                extra='[static-metadata.old]\nrequires-dist = []\n[build.old]\nkind = "cuda"\narchitectures = ["90"]\n'
+                extra="[static-metadata.old]\nrequires-dist = []\n"
+                '[build.old]\nkind = "cuda"\narchitectures = ["90"]\n'
                 '[[editable]]\npath = "."\nrequires = ["setuptools"]\n',
             ),
             [
