@@ -171,6 +171,80 @@ def test_says_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) ->
             "  mend: keep one of the two tables, build.my-pkg",
         ),
         (
+            '[build.toy]\nkind = "pure"\nnvcc-flags = ["-O3"]\n',
+            'envs/toy.toml: build.toy.nvcc-flags: is for builds of kind "cuda"\n'
+            '  mend: remove it, or say kind = "cuda" if toy has code to compile',
+        ),
+        (
+            '[build.toy]\nkind = "cuda"\n',
+            "envs/toy.toml: build.toy.architectures: names none\n"
+            '  expected: those that are compiled for, such as ["90"]',
+        ),
+        (
+            '[build.toy]\nkind = "cuda"\narchitectures = ["90"]\n'
+            '[build.more]\nkind = "cuda"\narchitectures = ["90", "80"]\n',
+            "envs/toy.toml: build.more.architectures: differ from those of build.toy\n"
+            "  expected: 90\n  found: 90, 80\n"
+            "  mend: let all CUDA builds of an environment name the same ones",
+        ),
+        *(
+            (
+                f'[build.toy]\nkind = "cuda"\narchitectures = ["90"]\n{line}\n',
+                f"envs/toy.toml: build.toy.{message}",
+            )
+            for line, message in (
+                (
+                    'match-runtime = ["torch==2"]',
+                    "match-runtime[0]: not the name of a package\n"
+                    "  expected: a name alone: the lock says which version\n"
+                    "  found: 'torch==2'",
+                ),
+                (
+                    "memory-per-job = 0",
+                    "memory-per-job: not an amount of memory\n"
+                    "  expected: GiB, more than 0\n  found: 0.0",
+                ),
+                (
+                    'variables = { MAX_JOBS = "9" }',
+                    "variables.MAX_JOBS: envbuild sets it itself\n  mend: remove it",
+                ),
+                (
+                    'variables = { https_proxy = "x" }',
+                    "variables.https_proxy: envbuild sets it itself\n  mend: remove it",
+                ),
+                (
+                    'variables = { "a-b" = "x" }',
+                    "variables: not the name of a variable\n"
+                    "  expected: letters, digits and '_', no digit first\n  found: 'a-b'",
+                ),
+                (
+                    'nvcc-flags = ["-gencode=arch=compute_80,code=sm_80"]',
+                    "nvcc-flags[0]: chooses what is named by architectures\n"
+                    "  found: '-gencode=arch=compute_80,code=sm_80'",
+                ),
+                (
+                    'imports = ["a-b"]',
+                    "imports[0]: not the name of a module\n"
+                    "  expected: names joined by '.', as an import statement takes them\n"
+                    "  found: 'a-b'",
+                ),
+                (
+                    'edits = [{ file = "../a", replace = "b", by = "c" }]',
+                    "edits[0].file: not a file of the source\n"
+                    "  expected: a path relative to the sdist's top folder, without ..\n"
+                    "  found: '../a'",
+                ),
+                (
+                    'edits = [{ file = "a", replace = "", by = "c" }]',
+                    "edits[0].replace: empty\n  expected: a text that is there",
+                ),
+                (
+                    'edits = [{ file = "a", replace = "b", by = "c", times = 0 }]',
+                    "edits[0].times: not a count\n  expected: 1 or more\n  found: 0",
+                ),
+            )
+        ),
+        (
             '[static-metadata."a b"]\nrequires-dist = []\n',
             "envs/toy.toml: static-metadata.a b: not the name of a package\n  found: 'a b'",
         ),

@@ -250,6 +250,34 @@ def test_a_site_may_be_a_file_anywhere(tmp_path: Path) -> None:
             "ignore[0].path: unknown key\n  expected: one of code, reason, where",
         ),
         (
+            "summary",
+            'cuda-home = "cuda"\nsummary',
+            "cuda-home: not an absolute path\n"
+            "  expected: a folder of the system, without '..', ':' or placeholders\n"
+            "  found: 'cuda'",
+        ),
+        (
+            "summary",
+            'module-path = ["/opt/modules:/x"]\nsummary',
+            "module-path[0]: not an absolute path\n"
+            "  expected: a folder of the system, without '..', ':' or placeholders\n"
+            "  found: '/opt/modules:/x'",
+        ),
+        (
+            "summary",
+            'modules = ["cuda/13"]\ncuda-home = "/usr/local/cuda"\nsummary',
+            "cuda-home: the site's modules bring CUDA\n"
+            "  expected: modules or cuda-home, not both\n"
+            "  found: /usr/local/cuda, and modules cuda/13\n"
+            "  mend: remove one of the two",
+        ),
+        (
+            "summary",
+            'rebuild = "never"\nsummary',
+            "rebuild: not a value that it can have\n"
+            "  expected: always or when-changed\n  found: 'never'",
+        ),
+        (
             "[environments]",
             '[[facts]]\nkeys = ["rooot"]\nsource = "me"\n[environments]',
             "facts[0].keys: rooot is no setting of a site",

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from envbuild import uvtool
+from envbuild.lock import lockfile
 from tests import backend, projects, wheels
 from tests.conftest import Envbuild
 from tests.servers import Fault, SimpleIndex
@@ -249,6 +250,60 @@ def test_sdists_and_declared_builds_are_held_to_each_other(
     done = envbuild("lock", cwd=folder)
     assert (done.code, done.err) == (2, message)
     assert not (folder / "locks" / "pylock.toy.toml").exists()
+
+
+def compiled(more: str = "", *, kind: str = "cuda") -> str:
+    """Write an environment that pins alpha 1.0 and builds an sdist with any alpha."""
+    cuda = 'architectures = ["90"]\n' if kind == "cuda" else ""
+    extra = (
+        '[static-metadata.old-one]\nversion = "1.0"\nrequires-dist = []\n'
+        f'[build.old-one]\nkind = "{kind}"\nrequires = ["alpha", "toybackend"]\n{cuda}{more}'
+    )
+    return projects.environment("alpha==1.0", "old-one", extra=extra)
+
+
+@pytest.mark.parametrize(("kind", "version"), [("cuda", "1.0"), ("pure", "1.1")])
+def test_what_builds_a_cuda_extension_fits_the_environment(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild, kind: str, version: str
+) -> None:
+    backend.wheel(toys.folder)
+    backend.sdist(toys.folder, "old-one", "1.0")
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": compiled(kind=kind)}, {})
+    assert envbuild("lock", cwd=folder).code == 0
+    lock = lockfile.read(folder / "locks" / "pylock.toy.toml", "toy")
+    ((name, requires),) = lock.build_wheels.items()
+    assert name == ("cuda: " if kind == "cuda" else "") + "alpha & toybackend"
+    assert {one.file for one in requires} >= {f"alpha-{version}-py3-none-any.whl"}
+
+
+def test_a_recipe_makes_no_lock_stale_but_for_what_it_requires(
+    toys: SimpleIndex, tmp_path: Path, envbuild: Envbuild
+) -> None:
+    backend.wheel(toys.folder)
+    backend.sdist(toys.folder, "old-one", "1.0")
+    folder = tmp_path / "project"
+    projects.project(folder, {"toy": compiled()}, {})
+    assert envbuild("lock", cwd=folder).code == 0
+    file = folder / "envs" / "toy.toml"
+    file.write_text(compiled('nvcc-flags = ["-O2"]\nmatch-runtime = ["alpha"]\n'))
+    assert envbuild("lock", "--check", cwd=folder).code == 0
+    file.write_text(compiled('match-runtime = ["alpa"]\n'))
+    done = envbuild("lock", "--check", cwd=folder)
+    assert done.code == 1
+    assert done.out + done.err == (
+        "envs/toy.toml: error D003: build.old-one.match-runtime[0]: the lock holds no package "
+        "alpa\n"
+        "  mend: correct the name, or add alpa to requirements\n"
+        "error: drift in 1 of 1 environments\n"
+    )
+    done = envbuild("lock", cwd=folder)
+    assert (done.code, done.err) == (
+        2,
+        "error: envs/toy.toml: build.old-one.match-runtime[0]: the lock holds no package alpa\n"
+        "  expected: did you mean alpha?\n"
+        "  mend: correct the name, or add alpa to requirements\n",
+    )
 
 
 def test_the_index_may_need_a_password_which_nobody_sees(
