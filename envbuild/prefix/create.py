@@ -384,6 +384,7 @@ def wheel(
     one = plan(project, layout, name)
     run = Run(layout, supply, me, patience, say)
     preflight.check_site(layout)
+    compiled.check(layout, one.environment, one.lock)
     preflight.check_glibc(layout, one.environment.glibc_minor, name)
     preflight.check_root(layout, one.prefix)
     python, _ = _interpreter(one, run)

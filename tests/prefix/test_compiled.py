@@ -17,6 +17,7 @@ from envbuild.digest import sha256_file
 from envbuild.prefix import receipt as receipts
 from tests import cuda, projects, wheels
 from tests.conftest import Envbuild, Result
+from tests.programs import require
 from tests.servers import SimpleIndex
 
 WHEEL = "toy_kernels-1.0+cu130sm90-cp311-abi3-linux_x86_64.whl"
@@ -224,3 +225,75 @@ def test_the_first_error_is_shown_not_the_last_line(make: Make, envbuild: Envbui
     assert '| /envbuild/src/kernel2.cu(2): error: identifier "y" is undefined' in done.err
     # what was compiled stays for the next run
     assert list((project.folder / ".envs").glob(".envbuild/builds/*/build/src/build/temp/*1.cu.o"))
+
+
+def test_without_namespaces_it_is_built_where_it_is_and_said(make: Make, tmp_path: Path) -> None:
+    project = make()
+    strace = str(require("strace", "strace"))
+    done = subprocess.run(
+        [
+            *(strace, "-f", "-qq", "-o", "/dev/null", "-e", "trace=unshare"),
+            *("-e", "inject=unshare:error=EPERM", sys.executable, "-m", "envbuild", "wheel"),
+            *(cuda.NAME, "--env", "toy", "--json"),
+        ],
+        cwd=project.folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (
+        f"building {cuda.NAME} 1.0 for toy: without namespaces of its own: Operation not permitted"
+        in done.stderr
+    )
+    told = msgspec.json.decode(done.stdout)["receipt"]
+    assert told["isolation"] == "Operation not permitted"
+    wheel = Path(msgspec.json.decode(done.stdout)["wheel"])
+    # the folder is in no string of it
+    assert str(tmp_path).encode() not in wheel.read_bytes()
+
+
+@pytest.mark.parametrize("kind", ["module", "path"])
+def test_a_site_brings_its_own_toolkit(
+    index: SimpleIndex, tmp_path: Path, envbuild: Envbuild, kind: str
+) -> None:
+    cuda.sdist(index.folder)
+    recipe = RECIPE.replace('toolchain = "wheels"\nrequires = ["toy-cuda"]\n', "")
+    site = projects.LOCAL
+    if kind == "module":
+        require("modulecmd", "environment-modules")
+        file = tmp_path / "modules" / "cuda" / "13.0"
+        file.parent.mkdir(parents=True)
+        file.write_text(f"#%Module1.0\nprepend-path PATH {cuda.ROOT}/bin\n")
+        site += f'modules = ["cuda/13.0"]\nmodule-path = ["{tmp_path}/modules"]\n'
+    else:
+        site += f'cuda-home = "{cuda.ROOT}"\n'
+    toy = projects.environment(cuda.NAME, extra=recipe)
+    project = projects.project(tmp_path / "project", {"toy": toy}, {"local": site})
+    assert envbuild("lock", cwd=project.folder).code == 0
+    told = msgspec.json.decode(build(project, envbuild, "--json").out)["receipt"]
+    assert told["version"] == "1.0+cu130sm90"
+    assert told["nvcc"]["version"] == "13.0.88"
+    if kind == "module":
+        assert told["nvcc"]["source"] == "cuda/13.0 of sites/local.toml"
+        assert told["inputs"]["modules"] == ["cuda/13.0"]
+    else:
+        assert told["nvcc"]["source"] == "cuda-home of sites/local.toml"
+
+    # a site that compiles at each create does so, by what ccache kept
+    sites = project.folder / "sites" / "local.toml"
+    sites.write_text(site + 'rebuild = "always"\n')
+    for _ in range(2):
+        done = envbuild("create", cwd=project.folder)
+        assert done.code == 0, done.err
+        assert "(the site compiles its wheels at each create)" in done.err
+        assert f"building {cuda.NAME} 1.0 for toy: " in done.err
+    # one that must be as old as a node's glibc is not compiled here
+    sites.write_text(site + 'glibc = "2.17"\n')
+    done = build(project, envbuild, code=3)
+    assert done.err.startswith(
+        "error: site local: what is linked here would not load at the site: this glibc is newer\n"
+        "  expected: glibc 2.17 or older, by the site's file\n"
+    )
