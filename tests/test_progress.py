@@ -15,12 +15,18 @@ CODE = (
 )
 
 
-def shown(term: str, total: int) -> str:
+LATER = (
+    "from envbuild import progress\n"
+    "with progress.bar('counting', None, unit='sheep') as advance: advance(3, total=7)\n"
+)
+
+
+def shown(term: str, total: int, code: str = CODE) -> str:
     """Return what a bar writes to a terminal."""
     ours, theirs = pty.openpty()
     try:
         subprocess.run(
-            [sys.executable, "-c", CODE, str(total)],
+            [sys.executable, "-c", code, str(total)],
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "TERM": term},
             stderr=theirs,
             check=True,
@@ -37,6 +43,10 @@ def shown(term: str, total: int) -> str:
 
 def test_a_bar_on_a_terminal() -> None:
     assert "counting" in shown("xterm", 2)
+
+
+def test_a_total_may_become_known_while_it_runs() -> None:
+    assert "3/7" in shown("xterm", 0, LATER)
 
 
 @pytest.mark.parametrize(("term", "total"), [("dumb", 2), ("xterm", 0)])

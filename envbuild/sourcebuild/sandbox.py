@@ -58,7 +58,10 @@ class Place(msgspec.Struct, frozen=True):
         for name, source in self.binds.items():
             target = folder / name
             if self.why is not None:
-                target.unlink(missing_ok=True)
+                if target.is_symlink():
+                    target.unlink()
+                elif target.exists():
+                    target.rmdir()  # of a run that had namespaces
                 target.symlink_to(source)
             else:
                 target.mkdir(exist_ok=True)

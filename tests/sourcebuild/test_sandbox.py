@@ -81,3 +81,10 @@ def test_a_failure_is_told_and_its_words_are_in_the_file(tmp_path: Path) -> None
             output=output,
         )
     assert output.read_text() == "so\n"
+
+
+def test_namespaces_may_come_and_go(tmp_path: Path) -> None:
+    made = place(tmp_path)
+    for why in ("none", "none", None, None, "none"):
+        Place(made.folder, made.binds, why).lay_out()
+    assert (tmp_path / "build" / "bound" / "file").read_text() == "bound\n"
