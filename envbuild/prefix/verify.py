@@ -237,7 +237,12 @@ def _contents(known: _Known, layout: Layout, wheelhouse: Path | None) -> Content
     )
     wheels = tuple(one for one in made.distributions if one.editable is None)
     if known.lock is not None and made.lock_sha256 == _sha256(known.lock):
-        wheels = contents.distributions(known.lock, made.interpreter.version)
+        compiled = {one.name: one for one in wheels if one.name in known.lock.unbuilt}
+        wheels = tuple(
+            # which wheel an sdist gave on this system the lock does not say
+            compiled.get(one.name, one)
+            for one in contents.distributions(known.lock, made.interpreter.version)
+        )
     if wheelhouse is None:
         plain = (Distribution(one.name, one.version, one.file) for one in wheels)
         return Contents((*plain, *editable), {}, {}, made.written, made.modes)
