@@ -179,7 +179,7 @@ class _Build:
         self._requires = lock.build_wheels.get(build_set(self._recipe), ())
         self._toolchain = _toolchain(target.layout, self._recipe)
         target.supply.artifacts([self._package.artifact, *self._requires])
-        self._runtime = _runtime(target, self._recipe.match_runtime)
+        self._runtime = _runtime(target, package, self._recipe.match_runtime)
         self._outside = (
             None
             if self._toolchain.home is None
@@ -268,14 +268,14 @@ class _Build:
         local = label.label(cuda.version, None if torch is None else torch[1], recipe.architectures)
         made = label.relabel(made, local, space.made)
         begun = time.monotonic()
-        findings = self._verify(space, made, why)
+        findings = self._verify(space, made)
         seconds["verification"] = round(time.monotonic() - begun, 3)
         host = preflight.host()
         receipt = Receipt(
             file=made.name,
             sha256=sha256_file(made),
             size=made.stat().st_size,
-            version=f"{Version(self._package.version).public}+{local}",
+            version=made.name.split("-")[1],
             environment=target.name,
             site=target.layout.name,
             key=self.key.sha256,
@@ -298,7 +298,7 @@ class _Build:
             host=(host.name, host.kernel),
             created=datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         )
-        stored = store.put(made, receipt, space.output)
+        stored = store.put(made, receipt, space.log)
         shutil.rmtree(space.folder)
         return stored
 
@@ -380,7 +380,7 @@ class _Build:
                 return artifact.file, version, cuda
         return None
 
-    def _verify(self, space: Workspace, made: Path, why: str | None) -> tuple[Finding, ...]:
+    def _verify(self, space: Workspace, made: Path) -> tuple[Finding, ...]:
         """Hold the wheel to the rules beside what it was compiled against, and import it."""
         target, site = self._target, self._target.layout.site
         minor = ".".join(target.python.version.split(".")[:2])
@@ -463,7 +463,7 @@ def _code(environment: Path, paths: Iterable[str], own: set[str]) -> Iterator[Co
             os.close(descriptor)
 
 
-def _runtime(target: Target, roots: Sequence[str]) -> tuple[Artifact, ...]:
+def _runtime(target: Target, package_name: str, roots: Sequence[str]) -> tuple[Artifact, ...]:
     """Return the wheels of packages and of all that they require, as the lock has them."""
     environment = installed.marker_environment(target.python.version)
     known = {one.name: one for one in target.lock.installed(environment)}
@@ -477,7 +477,7 @@ def _runtime(target: Target, roots: Sequence[str]) -> tuple[Artifact, ...]:
             continue
         if package.is_sdist:
             raise InputError(
-                f"build.{'/'.join(roots)}: {name} is compiled on the target system itself",
+                f"build.{package_name}.match-runtime: {name} is compiled here itself",
                 where=f"envs/{target.name}.toml",
                 mend="name packages with wheels in match-runtime",
             )

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from envbuild import durable
+from envbuild import durable, intoto
 from envbuild.findings import Finding
+from envbuild.intoto import Record, Statement
 from envbuild.prefix.aside import Mode
 from envbuild.prefix.interpreter import Interpreter
 
@@ -23,11 +24,7 @@ SCHEMA = 2
 PREDICATE = "urn:envbuild:prefix-receipt:2"
 
 
-class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a receipt: frozen, closed."""
-
-
-class Distribution(_Record, frozen=True):
+class Distribution(Record, frozen=True):
     """An installed distribution: the wheel that it came from, or the folder it points to."""
 
     name: str
@@ -37,7 +34,7 @@ class Distribution(_Record, frozen=True):
     editable: str | None = None
 
 
-class Host(_Record, frozen=True):
+class Host(Record, frozen=True):
     """Where it was built.
 
     Attributes:
@@ -53,7 +50,7 @@ class Host(_Record, frozen=True):
     driver: str | None = None
 
 
-class Checks(_Record, frozen=True):
+class Checks(Record, frozen=True):
     """What the new prefix was made to do before it was called good."""
 
     imports: int
@@ -61,7 +58,7 @@ class Checks(_Record, frozen=True):
     seconds: float
 
 
-class Audit(_Record, frozen=True):
+class Audit(Record, frozen=True):
     """What the relocation rules said of the new prefix.
 
     Attributes:
@@ -79,7 +76,7 @@ class Audit(_Record, frozen=True):
     seconds: float
 
 
-class Receipt(_Record, frozen=True):
+class Receipt(Record, frozen=True):
     """Everything that is known of a prefix.
 
     Attributes:
@@ -132,22 +129,6 @@ class Receipt(_Record, frozen=True):
     schema: int = SCHEMA
 
 
-class _Subject(_Record, frozen=True):
-    name: str
-    digest: dict[str, str]
-
-
-class _Statement(
-    _Record, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}
-):
-    """An in-toto Statement v1 whose subject is the prefix, by the digest of its manifest."""
-
-    subject: tuple[_Subject, ...]
-    predicate: Receipt
-    type_: str = "https://in-toto.io/Statement/v1"
-    predicate_type: str = PREDICATE
-
-
 def path(bookkeeping: Path, environment: str) -> Path:
     """Return where an environment's receipt stands at a site."""
     return bookkeeping / "receipts" / f"{environment}.json"
@@ -166,7 +147,7 @@ def load(file: Path) -> Receipt | None:
         digest than its subject is.
     """
     try:
-        statement = msgspec.json.decode(file.read_bytes(), type=_Statement)
+        statement = msgspec.json.decode(file.read_bytes(), type=Statement[Receipt])
     except (OSError, msgspec.DecodeError):
         return None
     receipt = statement.predicate
@@ -174,9 +155,8 @@ def load(file: Path) -> Receipt | None:
     return receipt if right else None
 
 
-def _stated(receipt: Receipt) -> _Statement:
-    subject = _Subject(receipt.prefix, {"sha256": receipt.manifest_sha256})
-    return _Statement(subject=(subject,), predicate=receipt)
+def _stated(receipt: Receipt) -> Statement[Receipt]:
+    return intoto.statement(receipt.prefix, receipt.manifest_sha256, receipt, PREDICATE)
 
 
 def write(bookkeeping: Path, receipt: Receipt) -> Path:
@@ -187,8 +167,7 @@ def write(bookkeeping: Path, receipt: Receipt) -> Path:
     """
     target = path(bookkeeping, receipt.environment)
     target.parent.mkdir(parents=True, exist_ok=True)
-    data = msgspec.json.encode(_stated(receipt))
-    durable.write(target, msgspec.json.format(data, indent=2) + b"\n")
+    intoto.write(target, _stated(receipt))
     return target
 
 

@@ -84,7 +84,7 @@ def run(
     variables: Mapping[str, str],
     cwd: str,
     output: Path,
-) -> float:
+) -> None:
     """Run a program in a build's place, its output added to a file.
 
     Args:
@@ -95,9 +95,6 @@ def run(
         cwd: the folder to run in, as it is seen inside.
         output: the file.
 
-    Returns:
-        How long it took, in seconds.
-
     Raises:
         StepError: it failed; what it said is in the file.
     """
@@ -107,12 +104,11 @@ def run(
         job = _Job(place, str(root), tuple(command), dict(variables), cwd, str(output))
         described = Path(folder, "job.json")
         described.write_bytes(msgspec.json.encode(job))
-        done = process.run(
+        process.run(
             [sys.executable, "-m", "envbuild.sourcebuild.sandbox", described, str(os.getpid())],
             doing=doing,
             env={**process.environment(), "PYTHONPATH": str(Path(__file__).parents[2])},
         )
-    return done.seconds
 
 
 def refused() -> str | None:

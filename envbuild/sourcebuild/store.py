@@ -3,6 +3,7 @@
     PACKAGE/KEY/FILE.whl        the wheel
     PACKAGE/KEY/receipt.json    where it is from: an in-toto statement about it
     PACKAGE/KEY/build.log       what its build said
+    PACKAGE/KEY/steps.jsonl     a line for each file that a compiler made, over all runs
 
 A wheel is taken only if its receipt is for this very key and its bytes are those that the receipt
 names: a file that someone put there is none of it.
@@ -16,26 +17,24 @@ from pathlib import Path
 
 import msgspec
 
-from envbuild import durable
+from envbuild import durable, intoto
 from envbuild.catalog.environment import Build
 from envbuild.digest import sha256_bytes, sha256_file
 from envbuild.findings import Finding
+from envbuild.intoto import Record, Statement
 
+LOGS = ("build.log", "steps.jsonl")
 PREDICATE = "urn:envbuild:wheel-receipt:1"
 
 
-class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part of a receipt: frozen, closed."""
-
-
-class File(_Record, frozen=True):
+class File(Record, frozen=True):
     """A file that went into a build."""
 
     file: str
     sha256: str
 
 
-class Compiler(_Record, frozen=True):
+class Compiler(Record, frozen=True):
     """A compiler: its version, and the digest of the programs that it consists of."""
 
     source: str
@@ -43,7 +42,7 @@ class Compiler(_Record, frozen=True):
     identity: str
 
 
-class Key(_Record, frozen=True):
+class Key(Record, frozen=True):
     """What decides what a build gives.
 
     Attributes:
@@ -84,7 +83,7 @@ class Key(_Record, frozen=True):
         return sha256_bytes(msgspec.json.encode(self, order="deterministic"))
 
 
-class Steps(_Record, frozen=True):
+class Steps(Record, frozen=True):
     """What the compilers did.
 
     Attributes:
@@ -102,7 +101,7 @@ class Steps(_Record, frozen=True):
     compiler_seconds: float
 
 
-class Receipt(_Record, frozen=True):
+class Receipt(Record, frozen=True):
     """Where a wheel is from.
 
     Attributes:
@@ -152,22 +151,6 @@ class Receipt(_Record, frozen=True):
     created: str
 
 
-class _Subject(_Record, frozen=True):
-    name: str
-    digest: dict[str, str]
-
-
-class _Statement(
-    _Record, frozen=True, rename={"type_": "_type", "predicate_type": "predicateType"}
-):
-    """An in-toto Statement v1 about the wheel."""
-
-    subject: tuple[_Subject, ...]
-    predicate: Receipt
-    type_: str = "https://in-toto.io/Statement/v1"
-    predicate_type: str = PREDICATE
-
-
 class Stored(msgspec.Struct, frozen=True):
     """A wheel of the store, with its receipt."""
 
@@ -194,10 +177,11 @@ class Store:
         folder = self._folder / key.package / key.sha256
         try:
             data = (folder / "receipt.json").read_bytes()
-            receipt = msgspec.json.decode(data, type=_Statement).predicate
+            statement = msgspec.json.decode(data, type=Statement[Receipt])
         except (FileNotFoundError, msgspec.DecodeError):
             return None
-        if receipt.key != key.sha256 or receipt.inputs != key:
+        receipt = statement.predicate
+        if statement != _stated(receipt) or receipt.key != key.sha256 or receipt.inputs != key:
             return None
         wheel = folder / receipt.file
         # a name, not a path: the receipt may be anyone's
@@ -210,6 +194,11 @@ class Store:
 
         The receipt is removed first and comes last: half an entry is none.
 
+        Args:
+            wheel: the file.
+            receipt: where it is from.
+            log: the folder of its build's logs.
+
         Raises:
             OSError: it cannot be written.
         """
@@ -220,8 +209,11 @@ class Store:
         for old in folder.glob("*.whl"):
             old.unlink()
         durable.write(folder / wheel.name, wheel.read_bytes())
-        shutil.copyfile(log, folder / "build.log")
-        subject = _Subject(receipt.file, {"sha256": receipt.sha256})
-        data = msgspec.json.encode(_Statement(subject=(subject,), predicate=receipt))
-        durable.write(folder / "receipt.json", msgspec.json.format(data, indent=2) + b"\n")
+        for name in LOGS:
+            shutil.copyfile(log / name, folder / name)
+        intoto.write(folder / "receipt.json", _stated(receipt))
         return Stored(folder / wheel.name, receipt)
+
+
+def _stated(receipt: Receipt) -> Statement[Receipt]:
+    return intoto.statement(receipt.file, receipt.sha256, receipt, PREDICATE)

@@ -27,8 +27,8 @@ from envbuild.errors import CheckFailedError, StepError
 from envbuild.sourcebuild import sandbox, source
 from envbuild.sourcebuild.pure import SOURCE_DATE_EPOCH
 from envbuild.sourcebuild.sandbox import Place
+from envbuild.sourcebuild.toolchain import SYSTEM_PATH
 
-_SYSTEM = "/usr/local/bin:/usr/bin:/bin"
 # where nothing listens: what asks for the network all the same is refused at once
 _NOWHERE = "http://127.0.0.1:9"
 _PROXIES = {f"{kind}_proxy": _NOWHERE for kind in ("http", "https", "all")}
@@ -72,7 +72,7 @@ class Compilers(msgspec.Struct, frozen=True):
     """The compilers of a build.
 
     Attributes:
-        home: CUDA_HOME as the build sees it; None where there is no nvcc.
+        home: CUDA_HOME as the build sees it.
         cc: the C compiler's path.
         cxx: the C++ compiler's path.
         variables: what the site's modules set.
@@ -122,9 +122,9 @@ class Workspace:
 
     def run(
         self, command: Sequence[str], *, doing: str, variables: Mapping[str, str], cwd: str = ""
-    ) -> float:
+    ) -> None:
         """Run a program in the place; see `sandbox.run`."""
-        return sandbox.run(
+        sandbox.run(
             self.place,
             command,
             doing=doing,
@@ -311,7 +311,7 @@ class Workspace:
     @property
     def _plain(self) -> dict[str, str]:
         return {
-            "PATH": f"{self.here}/env/bin:{_SYSTEM}",
+            "PATH": f"{self.here}/env/bin:{SYSTEM_PATH}",
             "HOME": f"{self.here}/home",
             "TMPDIR": f"{self.here}/temporary",
             "LANG": "C.UTF-8",
@@ -339,7 +339,7 @@ class Workspace:
             anew: let ccache compile what it has, too.
         """
         here, module = self.here, compilers.variables
-        path = f"{here}/bin:{here}/env/bin:{here}/cuda/bin:{module.get('PATH', _SYSTEM)}"
+        path = f"{here}/bin:{here}/env/bin:{here}/cuda/bin:{module.get('PATH', SYSTEM_PATH)}"
         cc, cxx = f"{here}/bin/gcc", f"{here}/bin/g++"
         made = {
             **module,
